@@ -1,0 +1,30 @@
+// Temporary: keeps module requirements while packages are written.
+package deps
+
+import (
+	_ "github.com/NVIDIA/go-nvlib/pkg/nvpci"
+	_ "github.com/NVIDIA/go-nvml/pkg/nvml"
+	_ "github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxa100"
+	_ "github.com/google/go-cmp/cmp"
+	_ "github.com/prometheus/client_golang/prometheus"
+	_ "github.com/rogpeppe/go-internal/testscript"
+	_ "github.com/spf13/cobra"
+	_ "golang.org/x/sync/errgroup"
+	_ "golang.org/x/tools/go/packages"
+	_ "k8s.io/cli-runtime/pkg/genericclioptions"
+	_ "k8s.io/component-base/cli"
+	_ "k8s.io/dynamic-resource-allocation/kubeletplugin"
+	_ "k8s.io/kubernetes/cmd/kube-apiserver/app/testing"
+	_ "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	_ "k8s.io/kubernetes/test/integration/framework"
+	_ "k8s.io/kubernetes/test/integration/util"
+	_ "pgregory.net/rapid"
+	_ "sigs.k8s.io/yaml"
+	_ "github.com/onsi/gomega/gstruct"
+	_ "k8s.io/kubernetes/test/e2e/dra/utils"
+	_ "k8s.io/kubernetes/test/e2e/framework/pod"
+	_ "k8s.io/kubernetes/test/utils/client-go/ktesting"
+	_ "k8s.io/kubernetes/pkg/controller/devicetainteviction"
+	_ "k8s.io/kubernetes/pkg/controller/resourceclaim"
+	_ "k8s.io/kubernetes/pkg/controller/resourcepoolstatusrequest"
+)
