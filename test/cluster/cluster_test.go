@@ -80,6 +80,7 @@ func TestCluster(t *testing.T) {
 	t.Run("rights", func(t *testing.T) { testRights(t, c) })
 	t.Run("kubeconfig", func(t *testing.T) { testKubeconfig(t, c) })
 	t.Run("claim template and stock scheduler", func(t *testing.T) { testStockScheduler(t, c) })
+	t.Run("run pods", func(t *testing.T) { testRunPods(t, c) })
 	t.Run("remove node", func(t *testing.T) { testRemoveNode(t, c) })
 	t.Run("scheduler fails", func(t *testing.T) { testSchedulerFails(t, c) })
 	t.Run("driver fails", func(t *testing.T) { testDriverFails(t, c) })
@@ -244,6 +245,34 @@ func waitForPod(t *testing.T, c *Cluster, name string, condition func(*corev1.Po
 			return pod
 		}
 		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// testRunPods has the pod of the test before declared Running, and gone with its claim as soon as it is deleted.
+func testRunPods(t *testing.T, c *Cluster) {
+	if err := c.RunPods(); err != nil {
+		t.Fatal(err)
+	}
+	pod := waitForPod(t, c, "pod", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
+	if status := pod.Status.ContainerStatuses; len(status) != 1 || status[0].Name != "c" || !status[0].Ready {
+		t.Errorf("container status: got %v, want that of c, ready", status)
+	}
+	if err := c.client.CoreV1().Pods("default").Delete(t.Context(), "pod", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	ctx := testContext(t)
+	for {
+		claims, err := c.client.ResourceV1().ResourceClaims("default").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(claims.Items) == 0 {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if _, err := c.client.CoreV1().Pods("default").Get(ctx, "pod", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("pod: got %v, want NotFound", err)
 	}
 }
 
