@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quality
+
+import (
+	"sync"
+
+	"github.com/topodra/topodra/topology"
+)
+
+// maxSparseMemo bounds the memo of a machine above topology.MaxExactGPUs.
+const maxSparseMemo = 1 << 15
+
+// sparse answers for machines that are too large for one entry per set.
+type sparse struct {
+	levels, speeds []level
+	ports          []topology.MBps
+	uniform        bool // all pairs are linked alike
+	chunks         []chunk
+
+	mu   sync.Mutex
+	memo map[topology.Mask]Quality
+}
+
+// chunk is a group of at most topology.MaxExactGPUs GPUs with tables of its own.
+type chunk struct {
+	gpus  topology.Mask
+	class *Class
+}
+
+func newSparse(c *Class) *sparse {
+	s := &sparse{levels: classLevels(c), ports: portRates(c), memo: map[topology.Mask]Quality{}}
+	if s.speeds = speedLevels(c); s.speeds == nil {
+		s.speeds = s.levels
+	}
+	s.uniform = uniformPairs(c)
+	for _, gpus := range chunksOf(c) {
+		sub := newClass(c.machine.Sub(gpus), c.table)
+		sub.bonus = c.bonus
+		s.chunks = append(s.chunks, chunk{gpus: gpus, class: sub})
+	}
+	return s
+}
+
+func uniformPairs(c *Class) bool {
+	for i := range c.n {
+		for j := range i {
+			if c.weights[i][j] != c.weights[1][0] || c.machine.LinkName(i, j) != c.machine.LinkName(1, 0) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// chunksOf splits the machine by NVLink domain, then by NUMA node where a domain is
+// too large or where there are no NVLinks, then by position.
+func chunksOf(c *Class) []topology.Mask {
+	type key struct{ domain, numa int }
+	var out []topology.Mask
+	domains := c.machine.Domains()
+	size := map[int]int{}
+	for _, d := range domains {
+		size[d]++
+	}
+	current := map[key]int{}
+	for i, d := range domains {
+		k := key{domain: d}
+		if d < 0 || size[d] > topology.MaxExactGPUs {
+			k.numa = c.machine.GPUs[i].NUMA
+		}
+		at, ok := current[k]
+		if !ok || out[at].Count() == topology.MaxExactGPUs {
+			at = len(out)
+			current[k] = at
+			out = append(out, 0)
+		}
+		out[at] = out[at].With(i)
+	}
+	return out
+}
+
+// Chunks returns the groups of GPUs that are searched exactly: one group of all
+// GPUs up to topology.MaxExactGPUs, NVLink domains or parts of them above.
+func (c *Class) Chunks() []topology.Mask {
+	if c.dense != nil {
+		return []topology.Mask{topology.FullMask(c.n)}
+	}
+	out := make([]topology.Mask, 0, len(c.sparse.chunks))
+	for _, ch := range c.sparse.chunks {
+		out = append(out, ch.gpus)
+	}
+	return out
+}
+
+func (s *sparse) of(c *Class, set topology.Mask) Quality {
+	s.mu.Lock()
+	q, ok := s.memo[set]
+	s.mu.Unlock()
+	if ok {
+		return q
+	}
+	q = s.compute(c, set)
+	s.mu.Lock()
+	if len(s.memo) >= maxSparseMemo {
+		clear(s.memo)
+	}
+	s.memo[set] = q
+	s.mu.Unlock()
+	return q
+}
+
+func (s *sparse) compute(c *Class, set topology.Mask) Quality {
+	if set.Count() < 2 {
+		return Quality{}
+	}
+	reach := firstLevelOf(s.levels, set)
+	if reach == 0 {
+		return ringQuality(c, set, minDegree(c, set), s.ports)
+	}
+	l := s.speeds[firstLevelOf(s.speeds, set)]
+	return Quality{MBps: l.mbps, Bottleneck: l.kind, Reach: s.levels[reach].kind}
+}
+
+func minDegree(c *Class, set topology.Mask) int {
+	lowest := -1
+	for i := range set.All() {
+		degree := 0
+		for j := range set.All() {
+			degree += int(c.machine.NVLinks[i][j])
+		}
+		if lowest < 0 || degree < lowest {
+			lowest = degree
+		}
+	}
+	return lowest
+}
+
+// firstLevelOf returns the first level at which the set can be joined in a ring.
+// The last level joins every pair.
+func firstLevelOf(levels []level, set topology.Mask) int {
+	for at, l := range levels[:len(levels)-1] {
+		if joined(l.adjacent, set) {
+			return at
+		}
+	}
+	return len(levels) - 1
+}
+
+// joined reports whether the graph has a Hamiltonian cycle through the set (a pair:
+// an edge). It is exact up to topology.MaxExactGPUs members; for larger sets a yes
+// is always right, a no may be wrong.
+func joined(adjacent []topology.Mask, set topology.Mask) bool {
+	members := set.Positions()
+	k := len(members)
+	if k == 2 {
+		return adjacent[members[0]].Has(members[1])
+	}
+	local := make([]topology.Mask, k)
+	least := k
+	for i, v := range members {
+		for j, w := range members {
+			if adjacent[v].Has(w) {
+				local[i] = local[i].With(j)
+			}
+		}
+		least = min(least, local[i].Count())
+	}
+	switch {
+	case least < 2:
+		return false
+	case 2*least >= k: // Dirac's theorem
+		return true
+	case k <= topology.MaxExactGPUs:
+		return cycleThroughAll(local)
+	default:
+		return rotateToCycle(local)
+	}
+}
+
+// cycleThroughAll is the bit DP of builder.cycles for a single graph.
+func cycleThroughAll(adjacent []topology.Mask) bool {
+	b := &builder{n: len(adjacent), size: 1 << len(adjacent), path: make([]uint16, 1<<len(adjacent))}
+	out := make([]uint8, b.size)
+	out[b.size-1] = unresolved
+	return b.cycles(adjacent, 1, out) == 1
+}
+
+// rotateToCycle looks for a Hamiltonian cycle by Pósa's rotations: extend a path
+// as far as it goes, then turn its tail around at a neighbour of the end and go on.
+// Each start gets a fixed number of rotations, so the answer is deterministic.
+func rotateToCycle(adjacent []topology.Mask) bool {
+	n := len(adjacent)
+	for start := range n {
+		path := []int{start}
+		used := topology.MaskOf(start)
+		for turn := range 8 * n {
+			end := path[len(path)-1]
+			if next := adjacent[end] &^ used; next != 0 {
+				path = append(path, next.Lowest())
+				used = used.With(next.Lowest())
+				continue
+			}
+			if len(path) == n && adjacent[end].Has(start) {
+				return true
+			}
+			path = rotate(path, adjacent[end], turn)
+		}
+	}
+	return false
+}
+
+// rotate reverses the part of the path behind one of the neighbours of its end.
+func rotate(path []int, neighbours topology.Mask, turn int) []int {
+	choice := turn % max(1, neighbours.Count())
+	for i, v := range path[:len(path)-1] {
+		if !neighbours.Has(v) {
+			continue
+		}
+		if choice > 0 {
+			choice--
+			continue
+		}
+		tail := path[i+1:]
+		for a, b := 0, len(tail)-1; a < b; a, b = a+1, b-1 {
+			tail[a], tail[b] = tail[b], tail[a]
+		}
+		break
+	}
+	return path
+}
+
+// pack adds up the packings of the chunks. GPUs that are left over in several
+// chunks form sets over the slowest links. Machines whose pairs are all alike are
+// exact.
+func (s *sparse) pack(c *Class, k int, free topology.Mask) int64 {
+	if s.uniform {
+		var set topology.Mask
+		for i := range free.All() {
+			if set.Count() < k {
+				set = set.With(i)
+			}
+		}
+		return int64(free.Count()/k) * c.Value(set)
+	}
+	var sum int64
+	left := 0
+	for _, ch := range s.chunks {
+		inside := compress(free, ch.gpus)
+		sum += ch.class.Pack(k, inside)
+		left += inside.Count() % k
+	}
+	return sum + int64(left/k)*c.single
+}
+
+// compress renumbers the members of s that are in group from 0.
+func compress(s, group topology.Mask) topology.Mask {
+	var out topology.Mask
+	at := 0
+	for i := range group.All() {
+		if s.Has(i) {
+			out = out.With(at)
+		}
+		at++
+	}
+	return out
+}
