@@ -172,6 +172,9 @@ func (r *rawMachine) fillNICs(m *topology.Machine) error {
 		}
 		for i, cell := range nic.ToGPU {
 			class, err := parseNICCell(cell)
+			if err == nil && class == topology.PCIeSelf {
+				err = fmt.Errorf("%q: a NIC is not a GPU", cell)
+			}
 			if err != nil {
 				return fmt.Errorf("nics: row %q, column %d: %w", nic.Name, i, err)
 			}

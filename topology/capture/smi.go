@@ -16,27 +16,35 @@ import (
 const smiKind = "nvidia-smi topo -m"
 
 var (
-	ansiEscape  = regexp.MustCompile(`\x1b\[[0-9;]*[A-Za-z]`)
-	gpuLabel    = regexp.MustCompile(`^GPU([0-9]{1,3})$`)
-	nicLabel    = regexp.MustCompile(`^(NIC[0-9]+|mlx[0-9]+_[0-9]+|[a-z][a-z0-9]*_[0-9]+|roce[0-9a-z]*|ib[0-9a-z]+|efa[0-9a-z_]*|rdmap[0-9a-z_]+)$`)
-	nicLegend   = regexp.MustCompile(`^(NIC[0-9]+)\s*:\s*(\S+)$`)
-	wideGap     = regexp.MustCompile(`\s{2,}`)
-	tailHeading = []string{"CPU Affinity", "NUMA Affinity", "GPU NUMA ID"}
+	ansiEscape = regexp.MustCompile(`\x1b\[[0-9;]*[A-Za-z]`)
+	gpuLabel   = regexp.MustCompile(`^GPU([0-9]{1,4})$`)
+	nicLabel   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]*$`)
+	nicLegend  = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9_.-]*)\s*:\s*(\S+)$`)
 )
 
-// smiTable is the text split into cells.
+// tail is a column behind the links.
+type tail uint8
+
+const (
+	tailOther tail = iota
+	tailCPU
+	tailNUMA
+	tailGPUNUMA
+)
+
+// smiTable is the text taken apart.
 type smiTable struct {
-	columns []string // labels of the link columns, in order
-	tail    []string // labels of the columns behind them
+	columns []string // labels of the link columns
+	tails   []tail   // the columns behind them
 	rows    map[string][]string
-	order   []string // row labels in the order of the text
-	legend  map[string]string
+	legend  map[string]string // label of a network card to its name
 }
 
 // ParseSMI reads the text that `nvidia-smi topo -m` prints: columns separated by
 // tabs or spaces, with or without terminal escapes, network cards, affinity
-// columns and the legend. Columns cut off at the right of a row of a network card
-// count as not recorded; a row of a GPU must have a cell for every GPU.
+// columns and the legend; text around the table is ignored. Cells of network cards
+// that are cut off at the right, and missing rows of network cards, count as not
+// recorded; a GPU must have its row and a cell for every GPU.
 func ParseSMI(data []byte, name string) (*Recorded, error) {
 	r, err := parseSMI(data, name)
 	if err != nil {
@@ -62,33 +70,35 @@ func parseSMI(data []byte, name string) (*Recorded, error) {
 
 func splitSMI(text string) (*smiTable, error) {
 	t := &smiTable{rows: map[string][]string{}, legend: map[string]string{}}
-	text = ansiEscape.ReplaceAllString(strings.ReplaceAll(text, "\r", ""), "")
-	for line := range strings.SplitSeq(text, "\n") {
-		trimmed := strings.TrimSpace(line)
-		if m := nicLegend.FindStringSubmatch(trimmed); m != nil {
-			t.legend[m[1]] = m[2]
-			continue
-		}
-		fields := strings.Fields(trimmed)
+	text = ansiEscape.ReplaceAllString(text, "")
+	inTable := false
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
 		if len(fields) == 0 {
 			continue
 		}
 		if t.columns == nil {
-			if gpuLabel.MatchString(fields[0]) {
-				if err := t.readHeader(trimmed); err != nil {
+			if gpuLabel.MatchString(fields[0]) && len(fields) > 0 {
+				if err := t.readHeader(fields); err != nil {
 					return nil, err
 				}
+				inTable = true
 			}
 			continue
 		}
-		if !t.isColumn(fields[0]) {
-			continue // legend, or text around the table
+		if m := nicLegend.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
+			t.legend[m[1]] = m[2]
+			continue
 		}
-		if _, twice := t.rows[fields[0]]; twice {
-			return nil, fmt.Errorf("row %q appears twice", fields[0])
+		if strings.HasPrefix(fields[0], "Legend") {
+			inTable = false
 		}
-		t.rows[fields[0]] = t.splitRow(line, fields)
-		t.order = append(t.order, fields[0])
+		if !inTable {
+			continue
+		}
+		if err := t.readRow(fields); err != nil {
+			return nil, err
+		}
 	}
 	if t.columns == nil {
 		return nil, errors.New(`found no header line, which starts with "GPU0"`)
@@ -96,37 +106,213 @@ func splitSMI(text string) (*smiTable, error) {
 	return t, nil
 }
 
-// readHeader takes the labels apart. Link columns are single words, the columns
-// behind them are phrases.
-func (t *smiTable) readHeader(line string) error {
-	rest := line
-	for _, heading := range tailHeading {
-		if before, _, ok := strings.Cut(rest, strings.Fields(heading)[0]+" "); ok && strings.Contains(line, heading) {
-			if i := strings.Index(rest, heading); i >= 0 && i < len(before)+1 {
-				rest = rest[:i]
+// readHeader tells link columns, which are single words, from the phrases behind
+// them: "CPU Affinity", "NUMA Affinity", "GPU NUMA ID".
+func (t *smiTable) readHeader(fields []string) error {
+	seen := map[string]bool{}
+	for i := 0; i < len(fields); {
+		kind, used := tailAt(fields[i:])
+		if used > 0 {
+			t.tails = append(t.tails, kind)
+			i += used
+			continue
+		}
+		label := fields[i]
+		switch {
+		case len(t.tails) > 0:
+			return fmt.Errorf("header: link column %q behind the affinity columns", label)
+		case seen[label]:
+			return fmt.Errorf("header: column %q appears twice", label)
+		case !nicLabel.MatchString(label):
+			return fmt.Errorf("header: %q, column %d, is not the name of a GPU or network card", label, i)
+		}
+		seen[label] = true
+		t.columns = append(t.columns, label)
+		i++
+	}
+	return nil
+}
+
+// tailAt recognises a heading behind the links, also one that is cut off.
+func tailAt(fields []string) (kind tail, words int) {
+	second := ""
+	if len(fields) > 1 {
+		second = fields[1]
+	}
+	switch {
+	case fields[0] == "CPU" && strings.HasPrefix("Affinity", second):
+		return tailCPU, min(2, len(fields))
+	case fields[0] == "NUMA" && strings.HasPrefix("Affinity", second):
+		return tailNUMA, min(2, len(fields))
+	case fields[0] == "GPU" && strings.HasPrefix("NUMA", second):
+		return tailGPUNUMA, min(3, len(fields))
+	}
+	return tailOther, 0
+}
+
+func (t *smiTable) readRow(fields []string) error {
+	label := fields[0]
+	known := false
+	for _, c := range t.columns {
+		known = known || c == label
+	}
+	if !known {
+		if gpuLabel.MatchString(label) {
+			return fmt.Errorf("row %q has no column", label)
+		}
+		return nil // text around the table
+	}
+	if _, twice := t.rows[label]; twice {
+		return fmt.Errorf("row %q appears twice", label)
+	}
+	t.rows[label] = fields[1:]
+	return nil
+}
+
+// raw checks shapes and turns the table into the form both readers share.
+func (t *smiTable) raw(name string) (*rawMachine, error) {
+	r := &rawMachine{name: name, kind: smiKind}
+	var gpuColumns, nicColumns []int
+	for at, label := range t.columns {
+		m := gpuLabel.FindStringSubmatch(label)
+		if m == nil {
+			nicColumns = append(nicColumns, at)
+			continue
+		}
+		index, err := strconv.Atoi(m[1])
+		if err != nil {
+			return nil, fmt.Errorf("header: column %q: %w", label, err)
+		}
+		gpuColumns = append(gpuColumns, at)
+		r.gpus = append(r.gpus, RecordedGPU{Index: index, GPUNUMAID: topology.NoNUMA})
+	}
+	if len(gpuColumns) > topology.MaxGPUs {
+		return nil, fmt.Errorf("header: %d GPUs, the limit is %d", len(gpuColumns), topology.MaxGPUs)
+	}
+	for i, at := range gpuColumns {
+		cells, ok := t.rows[t.columns[at]]
+		if !ok {
+			return nil, fmt.Errorf("row %q is missing", t.columns[at])
+		}
+		links := make([]string, len(gpuColumns))
+		for j, column := range gpuColumns {
+			if column >= len(cells) {
+				return nil, fmt.Errorf("row %q ends before column %q", t.columns[at], t.columns[column])
 			}
+			if _, err := parseLink(cells[column]); err != nil {
+				return nil, fmt.Errorf("row %q, column %q: %w", t.columns[at], t.columns[column], err)
+			}
+			links[j] = cells[column]
+		}
+		r.links = append(r.links, links)
+		if err := t.readTail(t.columns[at], cells, &r.gpus[i]); err != nil {
+			return nil, err
 		}
 	}
-	for _, label := range strings.Fields(rest) {
-		switch {
-		case gpuLabel.MatchString(label), nicLabel.MatchString(label):
-			t.columns = append(t.columns, label)
-		default:
-			return fmt.Errorf("header: unknown column %q after %d columns", label, len(t.columns))
+	return r, t.readNICs(r, gpuColumns, nicColumns)
+}
+
+// readTail reads the affinity columns of a row. Values that are missing are those
+// at the right.
+func (t *smiTable) readTail(row string, cells []string, g *RecordedGPU) error {
+	if len(cells) <= len(t.columns) {
+		return nil
+	}
+	values := cells[len(t.columns):]
+	if len(values) > len(t.tails) {
+		return fmt.Errorf("row %q has %d cells for %d columns", row, len(cells), len(t.columns)+len(t.tails))
+	}
+	for i, value := range values {
+		if value == "N/A" {
+			continue
+		}
+		node, isNode := firstNUMA(value)
+		switch t.tails[i] {
+		case tailCPU:
+			g.CPUAffinity = value
+		case tailNUMA:
+			if !isNode {
+				return fmt.Errorf("row %q, column \"NUMA Affinity\": %q is neither a node nor a list of nodes", row, value)
+			}
+			g.NUMAText = value
+		case tailGPUNUMA:
+			if !isNode {
+				return fmt.Errorf("row %q, column \"GPU NUMA ID\": %q is not a NUMA node", row, value)
+			}
+			g.GPUNUMAID = node
 		}
 	}
 	return nil
 }
 
-func (t *smiTable) isColumn(label string) bool {
-	return gpuLabel.MatchString(label) || nicLabel.MatchString(label)
+// readNICs joins what the rows of the GPUs and the rows of the network cards say.
+func (t *smiTable) readNICs(r *rawMachine, gpuColumns, nicColumns []int) error {
+	for _, at := range nicColumns {
+		label := t.columns[at]
+		nic := NIC{Name: label}
+		if name, ok := t.legend[label]; ok {
+			nic.Name = name
+		}
+		for _, column := range gpuColumns {
+			gpu := t.columns[column]
+			mine, err := t.nicCell(r, label, column)
+			if err != nil {
+				return err
+			}
+			theirs, err := t.nicCell(r, gpu, at)
+			if err != nil {
+				return err
+			}
+			nic.ToGPU = append(nic.ToGPU, r.worseNIC(label, gpu, mine, theirs))
+		}
+		if _, ok := t.rows[label]; ok {
+			for _, column := range nicColumns {
+				cell, err := t.nicCell(r, label, column)
+				if err != nil {
+					return err
+				}
+				nic.ToNIC = append(nic.ToNIC, cell)
+			}
+		}
+		r.nics = append(r.nics, nic)
+	}
+	return nil
 }
 
-// splitRow is replaced below by a version that knows about tabs.
-func (t *smiTable) splitRow(line string, fields []string) []string { _ = line; return fields[1:] }
+// nicCell returns the cell of a row and column of which one is a network card, ""
+// when it was not recorded. A last cell that is not a link was cut in the middle.
+func (t *smiTable) nicCell(r *rawMachine, row string, column int) (string, error) {
+	cells := t.rows[row]
+	if column >= len(cells) {
+		return "", nil
+	}
+	_, err := parseNICCell(cells[column])
+	if err == nil {
+		return cells[column], nil
+	}
+	if column == len(cells)-1 && !strings.HasPrefix(cells[column], "NV") {
+		r.warnings = append(r.warnings, topology.Warning(fmt.Sprintf(
+			"row %q, column %q: %q is cut off: taken as not recorded", row, t.columns[column], cells[column])))
+		return "", nil
+	}
+	return "", fmt.Errorf("row %q, column %q: %w", row, t.columns[column], err)
+}
 
-var _ = wideGap
-var _ = strconv.Itoa
-var _ = topology.NoNUMA
-
-func (t *smiTable) raw(name string) (*rawMachine, error) { return nil, errors.New("todo") }
+// worseNIC joins the two directions between a network card and a GPU.
+func (r *rawMachine) worseNIC(nic, gpu, a, b string) string {
+	if a == b || b == "" {
+		return a
+	}
+	if a == "" {
+		return b
+	}
+	classA, errA := topology.ParsePCIe(a)
+	classB, errB := topology.ParsePCIe(b)
+	if errA != nil || errB != nil || classA == classB {
+		return a
+	}
+	worse := max(classA, classB)
+	r.warnings = append(r.warnings, topology.Warning(fmt.Sprintf(
+		"row %q, column %q says %s, the opposite direction says %s: using %s", nic, gpu, a, b, worse)))
+	return worse.String()
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/topodra/topodra/topology"
+	"github.com/topodra/topodra/topology/quality"
+)
+
+// Points of a node score, see [ScoreNodes].
+const (
+	// MaxNodeScore is the best score.
+	MaxNodeScore = 100
+	// BestTierScore is the least that a node of the best tier gets.
+	BestTierScore = 60
+	// LowerTierScore is the most that a node of any other tier gets.
+	LowerTierScore = 20
+
+	allocatedPoints           = 30 // of the 40 points inside the best tier
+	deltaPoints               = 10
+	loneAllocatedPoints       = 60 // of the 100 points of demands that do not communicate
+	loneDeltaPoints           = 40
+	permille            int64 = 1000
+)
+
+// NodeCandidate is a node that can serve the demand, with its best set.
+type NodeCandidate struct {
+	// Quality and DeltaV are those of the best set of the node.
+	Quality quality.Quality
+	DeltaV  int64
+	// AllocatedPermille is how much of the node's GPUs is taken once the demand is
+	// placed, 0 to 1000; see [AllocatedPermille].
+	AllocatedPermille int64
+}
+
+// ScoreNodes returns a score of 0 to 100 for each candidate, by index. It compares
+// the candidates with each other, so the scores of two calls do not.
+//
+// For demands that communicate, the quality tier decides, then how full the node
+// is, then what the set costs later claims:
+//
+//	best tier:   60 + 30·allocated + 10·(1 − ΔV/ΔVmax), so 60 to 100
+//	lower tiers: the points 0 to 20 are divided evenly among them, better tiers
+//	             higher; inside one, 3/4 by allocated and 1/4 by ΔV
+//
+// Between a node of the best tier and any other there are at least 40 points. With
+// a plugin weight of 50 that is 2,000, more than all default plugins together can
+// add to a node (1,200).
+//
+// For all other demands: 60·allocated + 40·(1 − ΔV/ΔVmax), whatever the quality.
+//
+// allocated is AllocatedPermille/1000; ΔVmax is the largest DeltaV of the
+// candidates, and the term is 1 when that is 0. tierPercent is that of the planner.
+func ScoreNodes(nodes []NodeCandidate, communicates bool, tierPercent int) []int64 {
+	out := make([]int64, len(nodes))
+	var most int64
+	for _, n := range nodes {
+		most = max(most, n.DeltaV)
+	}
+	tiers, count := nodeTiers(nodes, tierPercent)
+	for i, n := range nodes {
+		allocated := min(max(n.AllocatedPermille, 0), permille)
+		cheap := permille
+		if most > 0 {
+			cheap = permille - permilleOf(max(n.DeltaV, 0), most)
+		}
+		switch {
+		case !communicates:
+			out[i] = (loneAllocatedPoints*allocated + loneDeltaPoints*cheap) / permille
+		case tiers[i] == 0:
+			out[i] = BestTierScore + (allocatedPoints*allocated+deltaPoints*cheap)/permille
+		default:
+			out[i] = lowerTierScore(tiers[i], count, allocated, cheap)
+		}
+	}
+	return out
+}
+
+// lowerTierScore places tier 1 to count−1 in the band 0 to LowerTierScore.
+func lowerTierScore(tier, count int, allocated, cheap int64) int64 {
+	bands := int64(count - 1)
+	below := bands - int64(tier) // bands under this one
+	within := (3*allocated + cheap) / 4
+	return LowerTierScore * (below*permille + within) / (bands * permille)
+}
+
+// permilleOf returns part/whole in per mille, rounded down, without overflow.
+func permilleOf(part, whole int64) int64 {
+	if whole > 1<<50 {
+		part, whole = part>>10, whole>>10
+	}
+	return part * permille / whole
+}
+
+// nodeTiers numbers the tiers of the candidates' qualities like those of sets and
+// returns how many there are.
+func nodeTiers(nodes []NodeCandidate, tierPercent int) ([]int, int) {
+	order := make([]int, len(nodes))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		return cmp.Or(quality.Compare(nodes[b].Quality, nodes[a].Quality), cmp.Compare(a, b))
+	})
+	tiers := make([]int, len(nodes))
+	t := newTierCounter(tierPercent)
+	for _, i := range order {
+		tiers[i] = int(t.next(nodes[i].Quality))
+	}
+	return tiers, int(t.tier) + 1
+}
+
+// AllocatedPermille returns how much of the present GPUs is taken once the set
+// serves the demand, in per mille: the mean over the GPUs of the fuller of memory
+// and compute. GPUs without either count as a whole. It is 0 on a machine without
+// present GPUs.
+func AllocatedPermille(inv Inventory, d Demand, s Set) int64 {
+	if inv.Present == 0 {
+		return 0
+	}
+	left := slices.Clone(inv.Free)
+	touched := s.GPUs
+	for i, gpus := range s.PerRequest {
+		for g := range gpus.All() {
+			if d.Requests[i].Exclusive {
+				left[g] = Capacity{}
+				continue
+			}
+			left[g] = left[g].minus(d.Requests[i].Use)
+		}
+	}
+	var free int64
+	for g := range inv.Present.All() {
+		idle := inv.Idle.Has(g) && !touched.Has(g)
+		free += left[g].permille(inv.Total[g], idle)
+	}
+	return permille - free/int64(inv.Present.Count())
+}
+
+// Criterion names what decides between two sets, for explanations.
+type Criterion string
+
+// The criteria, in the order in which they are asked for demands that communicate;
+// for others CriterionDeltaV comes before CriterionTier.
+const (
+	CriterionTier     Criterion = "lower quality tier"
+	CriterionDeltaV   Criterion = "costs later claims more"
+	CriterionStranded Criterion = "strands more of its GPUs"
+	CriterionResidual Criterion = "leaves larger rests"
+	CriterionPairs    Criterion = "slower links in sum"
+	CriterionNUMA     Criterion = "spans more NUMA nodes"
+	CriterionLocal    Criterion = "breaks up a socket or switch"
+	CriterionRails    Criterion = "spans more network cards"
+	CriterionPosition Criterion = "equal, higher positions"
+)
+
+// Decides returns the first criterion on which the two sets of one answer differ:
+// why the loser is ranked below the winner.
+func Decides(winner, loser Set, communicates bool) Criterion {
+	w, l := winner.Keys, loser.Keys
+	order := []struct {
+		name    Criterion
+		differs bool
+	}{
+		{CriterionTier, winner.Tier != loser.Tier},
+		{CriterionDeltaV, winner.DeltaV != loser.DeltaV},
+		{CriterionStranded, w.Stranded != l.Stranded},
+		{CriterionResidual, w.Residual != l.Residual},
+		{CriterionPairs, w.PairMBps != l.PairMBps},
+		{CriterionNUMA, w.NUMANodes != l.NUMANodes},
+		{CriterionLocal, w.DeltaLocal != l.DeltaLocal},
+		{CriterionRails, w.Rails != l.Rails},
+	}
+	if !communicates {
+		order[0], order[1] = order[1], order[0]
+	}
+	for _, c := range order {
+		if c.differs {
+			return c.name
+		}
+	}
+	return CriterionPosition
+}
+
+// WholeGPUs returns an inventory of whole GPUs: the given ones are idle, the others
+// are taken entirely. It is the usual input of tools and tests.
+func WholeGPUs(class *quality.Class, idle topology.Mask) Inventory {
+	n := class.N()
+	inv := Inventory{
+		Class: class, Present: topology.FullMask(n), Idle: idle & topology.FullMask(n),
+		Free: make([]Capacity, n), Total: make([]Capacity, n),
+	}
+	for g := range n {
+		inv.Total[g] = Capacity{MemoryMiB: 1, CoresPercent: 100}
+		if idle.Has(g) {
+			inv.Free[g] = inv.Total[g]
+		}
+	}
+	return inv
+}
+
+// WholeRequest returns a request for count whole GPUs, any of them.
+func WholeRequest(name string, count int) Request {
+	return Request{
+		Name: name, Count: count, Exclusive: true, Use: Capacity{MemoryMiB: 1, CoresPercent: 100},
+		Eligible: topology.FullMask(topology.MaxGPUs),
+	}
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"context"
+	"math/bits"
+
+	"github.com/topodra/topodra/topology"
+)
+
+// Limits of the search.
+const (
+	// maxCombinations bounds the combinations of values that Match constraints
+	// allow and the search tries.
+	maxCombinations = 4096
+	// maxUnions bounds the unions that are enumerated on machines above
+	// topology.MaxExactGPUs; C(16,8) is 12,870.
+	maxUnions = 20_000
+	// checkEvery is how many unions are looked at between two looks at the context.
+	checkEvery = 1024
+)
+
+// found is what a search over one state of the machine found.
+type found struct {
+	accepted []Set // satisfy the policy, ranked
+	best     *Set  // the best one that fits, whatever the policy says
+	feasible int
+	exact    bool
+}
+
+// search ranks the unions of the smallest size of which one satisfies the policy.
+// The best set regardless of the policy is taken from the smallest size that fits
+// at all.
+func (pr *problem) search(ctx context.Context, v *valuer, s *stock) (found, error) {
+	out := found{exact: pr.class.Exact()}
+	combos, exact := pr.combinations(s)
+	out.exact = out.exact && exact
+	for size := max(pr.leastUnion(), pr.d.Forced.Count(), 1); size <= pr.mostUnion(); size++ {
+		if size > pr.class.N() {
+			break
+		}
+		options, exact, err := pr.unions(ctx, s, combos, size)
+		if err != nil {
+			return out, err
+		}
+		out.exact = out.exact && exact
+		if len(options) == 0 {
+			continue
+		}
+		ranked, best := pr.rank(v, s, options)
+		if out.best == nil {
+			out.best, out.feasible = best, len(options)
+		}
+		if len(ranked) > 0 {
+			out.accepted = ranked
+			return out, nil
+		}
+	}
+	return out, nil
+}
+
+// option is a union that can serve the demand and the assigner that says how.
+type option struct {
+	union topology.Mask
+	by    *assigner
+}
+
+// combinations returns one assigner for each combination of values that the Match
+// constraints can agree on.
+func (pr *problem) combinations(s *stock) (out []*assigner, exact bool) {
+	current := [][]topology.Mask{s.candidates}
+	exact = true
+	for _, c := range pr.d.Constraints {
+		if c.Kind != Match || len(c.Requests) == 0 {
+			continue
+		}
+		var next [][]topology.Mask
+		for _, value := range matchValues(c) {
+			for _, candidates := range current {
+				if narrowed, ok := pr.narrow(candidates, c, value); ok {
+					next = append(next, narrowed)
+				}
+			}
+		}
+		if len(next) > maxCombinations {
+			next, exact = next[:maxCombinations], false
+		}
+		current = next
+	}
+	for _, candidates := range current {
+		out = append(out, newAssigner(pr, s, candidates))
+	}
+	return out, exact
+}
+
+// matchValues returns the sets of GPUs that share a value, by lowest member.
+func matchValues(c Constraint) []topology.Mask {
+	var out []topology.Mask
+	index := map[int32]int{}
+	for g, v := range c.Values {
+		if v < 0 {
+			continue
+		}
+		at, ok := index[v]
+		if !ok {
+			at = len(out)
+			index[v] = at
+			out = append(out, 0)
+		}
+		out[at] = out[at].With(g)
+	}
+	return out
+}
+
+// narrow restricts the requests of a Match constraint to the GPUs of one value.
+func (pr *problem) narrow(candidates []topology.Mask, c Constraint, value topology.Mask) ([]topology.Mask, bool) {
+	out := append([]topology.Mask(nil), candidates...)
+	for _, r := range c.Requests {
+		out[r] &= value
+		if out[r].Count() < pr.d.Requests[r].Count {
+			return nil, false
+		}
+	}
+	return out, true
+}
+
+// unions returns the unions of the given size that can serve the demand.
+func (pr *problem) unions(ctx context.Context, s *stock, combos []*assigner, size int) ([]option, bool, error) {
+	var out []option
+	exact := true
+	seen := newMaskSet(pr.class.N(), len(combos) > 1)
+	looked := 0
+	for _, a := range combos {
+		pool := a.later[0]
+		if !pr.d.Forced.SubsetOf(pool) || pool.Count() < size {
+			continue
+		}
+		for union := range pr.candidateUnions(pool, size) {
+			if looked++; looked%checkEvery == 0 && ctx.Err() != nil {
+				return nil, false, ctx.Err()
+			}
+			if seen.has(union) {
+				continue
+			}
+			ok, sure := a.possible(union)
+			exact = exact && (sure || ok)
+			if ok {
+				seen.add(union)
+				out = append(out, option{union: union, by: a})
+			}
+		}
+	}
+	return out, exact, ctx.Err()
+}
+
+// candidateUnions yields the unions to look at: all of the size that contain the
+// forced GPUs, or on large machines a selection.
+func (pr *problem) candidateUnions(pool topology.Mask, size int) func(yield func(topology.Mask) bool) {
+	open := pool &^ pr.d.Forced
+	count := size - pr.d.Forced.Count()
+	if pr.class.Exact() || binomial(open.Count(), count) <= maxUnions {
+		return func(yield func(topology.Mask) bool) { eachSubset(open, count, pr.d.Forced, yield) }
+	}
+	return func(yield func(topology.Mask) bool) { pr.selectUnions(open, count, yield) }
+}
+
+// eachSubset yields base joined with every subset of pool that has count members,
+// in ascending order of the subset, until yield says stop.
+func eachSubset(pool topology.Mask, count int, base topology.Mask, yield func(topology.Mask) bool) {
+	n := pool.Count()
+	if count < 0 || count > n {
+		return
+	}
+	if count == 0 {
+		yield(base)
+		return
+	}
+	if pool == topology.FullMask(n) && n < topology.MaxGPUs { // positions need no translation
+		for x := topology.FullMask(count); x < 1<<n; x = nextSubset(x) {
+			if !yield(base | x) {
+				return
+			}
+		}
+		return
+	}
+	members := pool.Positions()
+	at := make([]int, count)
+	for i := range at {
+		at[i] = i
+	}
+	for {
+		set := base
+		for _, i := range at {
+			set |= 1 << members[i]
+		}
+		if !yield(set) || !advance(at, n) {
+			return
+		}
+	}
+}
+
+// advance moves to the next combination in colexicographic order, which is the
+// ascending order of masks.
+func advance(at []int, n int) bool {
+	for i := range at {
+		limit := n
+		if i+1 < len(at) {
+			limit = at[i+1]
+		}
+		if at[i]+1 < limit {
+			at[i]++
+			for j := range i {
+				at[j] = j
+			}
+			return true
+		}
+	}
+	return false
+}
+
+// nextSubset returns the next larger mask with as many members.
+func nextSubset(x topology.Mask) topology.Mask {
+	low := x & -x
+	carry := x + low
+	return carry | (x^carry)>>(2+bits.TrailingZeros64(uint64(low)))
+}
+
+// binomial returns n over k, or something larger than maxUnions when it is.
+func binomial(n, k int) int {
+	if k < 0 || k > n {
+		return 0
+	}
+	out := 1
+	for i := range min(k, n-k) {
+		out = out * (n - i) / (i + 1)
+		if out > maxUnions {
+			return out
+		}
+	}
+	return out
+}
+
+// maskSet is a set of unions; a disabled one is always empty.
+type maskSet struct {
+	words []uint64
+	other map[topology.Mask]struct{}
+}
+
+func newMaskSet(n int, enabled bool) *maskSet {
+	switch {
+	case !enabled:
+		return &maskSet{}
+	case n <= topology.MaxExactGPUs:
+		return &maskSet{words: make([]uint64, 1+1<<n/64)}
+	default:
+		return &maskSet{other: map[topology.Mask]struct{}{}}
+	}
+}
+
+func (m *maskSet) has(s topology.Mask) bool {
+	if m.words != nil {
+		return m.words[s/64]>>(s%64)&1 == 1
+	}
+	_, ok := m.other[s]
+	return ok
+}
+
+func (m *maskSet) add(s topology.Mask) {
+	if m.words != nil {
+		m.words[s/64] |= 1 << (s % 64)
+	} else if m.other != nil {
+		m.other[s] = struct{}{}
+	}
+}
