@@ -18,6 +18,10 @@ type GPUClaimConfig struct {
 	// Topology says how well linked the GPUs must or should be. Nil leaves it
 	// to the scheduler's default policy.
 	Topology *TopologyConfig `json:"topology,omitempty"`
+
+	// Sharing says how the limits of shared GPUs are kept. Nil leaves it to
+	// the other configurations of the claim, and then to the defaults.
+	Sharing *SharingConfig `json:"sharing,omitempty"`
 }
 
 // Policy says what the interconnect is worth to a claim.
@@ -113,10 +117,14 @@ func (c *GPUClaimConfig) Default() {
 
 // Validate reports every problem with its field path.
 func (c *GPUClaimConfig) Validate() field.ErrorList {
-	if c.Topology == nil {
-		return nil
+	var errs field.ErrorList
+	if c.Topology != nil {
+		errs = append(errs, c.Topology.Validate(field.NewPath("topology"))...)
 	}
-	return c.Topology.Validate(field.NewPath("topology"))
+	if c.Sharing != nil {
+		errs = append(errs, c.Sharing.Validate(field.NewPath("sharing"))...)
+	}
+	return errs
 }
 
 // Default fills in what the user left out.

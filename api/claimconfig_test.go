@@ -51,7 +51,7 @@ func TestDecodeGPUClaimConfigRejects(t *testing.T) {
 		"other version":       {`{"apiVersion":"gpu.topodra.dev/v1","kind":"GPUClaimConfig"}`, `apiVersion "gpu.topodra.dev/v1", kind "GPUClaimConfig" is unknown here`},
 		"arguments":           {`{"apiVersion":"gpu.topodra.dev/v1alpha1","kind":"TopologyDynamicResourcesArgs"}`, `kind "TopologyDynamicResourcesArgs" does not configure claims`},
 		"unknown field":       {`{` + header + `,"topology":{"polcy":"Required"}}`, `unknown field "topology.polcy"`},
-		"unknown top field":   {`{` + header + `,"sharing":{}}`, `unknown field "sharing"`},
+		"unknown top field":   {`{` + header + `,"shares":{}}`, `unknown field "shares"`},
 		"field in wrong case": {`{` + header + `,"topology":{"Policy":"None"}}`, `unknown field "topology.Policy"`},
 		"duplicate field":     {`{` + header + `,"topology":{"policy":"None","policy":"None"}}`, `duplicate field "topology.policy"`},
 		"not an object":       {`[1]`, `decoding configuration: `},

@@ -28,6 +28,7 @@ func (c *GPUClaimConfig) DeepCopy() *GPUClaimConfig {
 	}
 	out := *c
 	out.Topology = c.Topology.DeepCopy()
+	out.Sharing = clonePointer(c.Sharing)
 	return &out
 }
 
