@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/topodra/topodra/cmd/kubectl-topodra/internal/plan"
+	"github.com/topodra/topodra/topology"
+	"github.com/topodra/topodra/topology/capture"
+)
+
+// Output formats.
+const (
+	outputText = "text"
+	outputJSON = "json"
+)
+
+// stdinName is what the machine is called when it comes from the standard input without a name.
+const stdinName = "stdin"
+
+// planFlags holds the plan command's flags as they were given.
+type planFlags struct {
+	machine      string
+	gpus         int
+	free         string
+	memory       string
+	cores        int64
+	gpuMemory    string
+	nvlinkGBps   float64
+	alternatives int
+	output       string
+}
+
+func newPlanCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	var f planFlags
+	cmd := &cobra.Command{
+		Use:   "plan --machine FILE --gpus K",
+		Short: "Plan offline which GPUs of a recorded machine a job would get",
+		Long: `Plan offline which GPUs of a recorded machine a job would get, and why not others.
+
+FILE is a recorded machine (JSON) or the output of nvidia-smi topo -m; "-" reads the standard input. No cluster is needed.
+
+The GPUs of a job of two and more are taken to exchange data: the set with the most NVLink rings, or else the fastest ring over PCIe,
+wins; within 10 % of that, the set that takes least from later jobs. A single GPU is chosen for what it leaves to later jobs.
+Tiers count from 0, the best that the free GPUs offer; a step is more than 10 %.
+
+GPUs that are not in --free are taken to be used entirely by others; those that are in it, to be idle. With --memory or --cores the
+job takes a share of each of its GPUs. A recording does not say how much memory a GPU has: --gpu-memory does.`,
+		Example: `  # The best 4 of the GPUs 0,1,3,4,6,7 of a recorded machine
+  kubectl topodra plan --machine dgx1v.json --gpus 4 --free 0,1,3,4,6,7
+
+  # The same on the machine at hand, for a program
+  nvidia-smi topo -m | kubectl topodra plan --machine - --gpus 2 -o json
+
+  # Two GPUs, of each 40Gi of memory and half of the compute
+  kubectl topodra plan --machine dgx1v.json --gpus 2 --memory 40Gi --cores 50`,
+		Args:                  cobra.NoArgs,
+		DisableFlagsInUseLine: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runPlan(cmd, streams, &f)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&f.machine, "machine", "m", "", `recorded machine (JSON), or the output of nvidia-smi topo -m; "-" is the standard input`)
+	flags.IntVarP(&f.gpus, "gpus", "k", 0, "number of GPUs that the job needs")
+	flags.StringVar(&f.free, "free", "", `free GPUs, such as "0,1,4-7" (default all)`)
+	flags.StringVar(&f.memory, "memory", "", `memory that the job takes of each GPU, such as "40Gi" (default all of it)`)
+	flags.Int64Var(&f.cores, "cores", 0, "compute that the job reserves of each GPU, in percent")
+	flags.StringVar(&f.gpuMemory, "gpu-memory", "80Gi", "memory that each GPU has")
+	flags.Float64Var(&f.nvlinkGBps, "nvlink-gbps", 0, "rate of one NVLink per direction in GB/s (default what the recording or the GPU model says, else 25)")
+	flags.IntVar(&f.alternatives, "alternatives", 5, "number of runners-up to show")
+	flags.StringVarP(&f.output, "output", "o", outputText, "output format: json or text")
+	completeOutput(cmd)
+	_ = cmd.MarkFlagRequired("machine") // fails only for a flag that does not exist
+	_ = cmd.MarkFlagRequired("gpus")
+	return cmd
+}
+
+// completeOutput offers the output formats to the shell.
+func completeOutput(cmd *cobra.Command) {
+	// Fails only for a flag that does not exist.
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{outputJSON, outputText}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func runPlan(cmd *cobra.Command, streams genericiooptions.IOStreams, f *planFlags) error {
+	if err := checkOutput(f.output); err != nil {
+		return err
+	}
+	if f.alternatives < 0 {
+		return fmt.Errorf("--alternatives must not be negative, it is %d", f.alternatives)
+	}
+	recorded, err := readMachine(streams, f.machine)
+	if err != nil {
+		return err
+	}
+	machine := recorded.Machine
+	if err := setNVLinkRate(machine, f.nvlinkGBps, cmd.Flags().Changed("nvlink-gbps")); err != nil {
+		return err
+	}
+	job, state, err := f.jobAndState(cmd, machine)
+	if err != nil {
+		return err
+	}
+	for _, w := range recorded.Warnings {
+		if _, err := fmt.Fprintf(streams.ErrOut, "warning: %s\n", w); err != nil {
+			return fmt.Errorf("writing a warning: %w", err)
+		}
+	}
+	return writePlan(cmd.Context(), streams, f, machine, job, state)
+}
+
+func writePlan(ctx context.Context, streams genericiooptions.IOStreams, f *planFlags, m *topology.Machine, job plan.Job, state plan.State) error {
+	answer, err := plan.Make(ctx, m, job, state, f.alternatives)
+	if err != nil {
+		return err
+	}
+	if f.output == outputJSON {
+		return plan.WriteJSON(streams.Out, m.Name, answer)
+	}
+	return plan.WriteText(streams.Out, m, job, state, answer)
+}
+
+func checkOutput(output string) error {
+	if output != outputText && output != outputJSON {
+		return fmt.Errorf("unknown output format %q: use %q or %q", output, outputJSON, outputText)
+	}
+	return nil
+}
+
+// readMachine reads a recording from a file or, for "-", from the standard input.
+func readMachine(streams genericiooptions.IOStreams, path string) (*capture.Recorded, error) {
+	if path == "" {
+		return nil, errors.New(`--machine is empty: name a file, or "-" for the standard input`)
+	}
+	if path == "-" {
+		return capture.Read(streams.In, stdinName)
+	}
+	return capture.Load(path)
+}
+
+// setNVLinkRate lets the user's rate win over the recording's.
+func setNVLinkRate(m *topology.Machine, gbps float64, given bool) error {
+	if !given {
+		return nil
+	}
+	mbps := math.Round(gbps * 1000)
+	// Written so that NaN fails, too.
+	if !(mbps >= 1 && mbps <= float64(topology.MaxWeightMBps)/topology.MaxLinks) {
+		return fmt.Errorf("--nvlink-gbps must be more than 0 and at most %d, it is %v", topology.MaxWeightMBps/topology.MaxLinks/1000, gbps)
+	}
+	for i := range m.GPUs {
+		m.GPUs[i].NVLinkMBps = topology.MBps(mbps)
+	}
+	return nil
+}
+
+// jobAndState turns flags into what the planner needs.
+func (f *planFlags) jobAndState(cmd *cobra.Command, m *topology.Machine) (plan.Job, plan.State, error) {
+	job := plan.Job{GPUs: f.gpus, CoresPercent: f.cores}
+	state := plan.State{Free: topology.FullMask(m.N())}
+	changed := cmd.Flags().Changed
+	var err error
+	if changed("free") {
+		if state.Free, err = topology.ParseMask(f.free, m.N()); err != nil {
+			return job, state, fmt.Errorf("reading --free: %w", err)
+		}
+	}
+	if state.GPUMemoryMiB, err = parseMiB("--gpu-memory", f.gpuMemory); err != nil {
+		return job, state, err
+	}
+	if changed("memory") {
+		if job.MemoryMiB, err = parseMiB("--memory", f.memory); err != nil {
+			return job, state, err
+		}
+	}
+	job.Share = changed("memory") || changed("cores")
+	return job, state, nil
+}
+
+// parseMiB reads an amount of memory, rounded up to full MiB as a claim's is.
+func parseMiB(flag, text string) (int64, error) {
+	q, err := resource.ParseQuantity(strings.TrimSpace(text))
+	if err != nil {
+		return 0, fmt.Errorf("reading %s: %q is not an amount of memory such as \"40Gi\"", flag, text)
+	}
+	if q.Sign() <= 0 {
+		return 0, fmt.Errorf("%s must be more than 0, it is %q", flag, text)
+	}
+	if q.CmpInt64(math.MaxInt64>>1) > 0 {
+		return 0, fmt.Errorf("%s %q is too large", flag, text)
+	}
+	return (q.Value() + 1<<20 - 1) >> 20, nil
+}

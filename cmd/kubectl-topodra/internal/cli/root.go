@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+)
+
+// version is set by the linker; without it the version comes from the build information.
+var version = ""
+
+// completionName is the name under which kubectl looks for the program that completes this plugin's arguments. A link of
+// that name to the plugin is enough.
+const completionName = "kubectl_complete-topodra"
+
+// Main runs the command line and returns the exit status: 0, or 1 after any error.
+func Main(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
+	// Output is held back until the command has succeeded, so that a failure leaves nothing on the standard output.
+	var held bytes.Buffer
+	root := NewCommand(genericiooptions.IOStreams{In: in, Out: &held, ErrOut: errOut})
+	rest := args[1:]
+	if filepath.Base(args[0]) == completionName {
+		rest = append([]string{cobra.ShellCompRequestCmd}, rest...)
+	}
+	root.SetArgs(rest)
+	if err := root.ExecuteContext(ctx); err != nil {
+		_, _ = fmt.Fprintf(errOut, "error: %v\n", err) // nobody is left to tell if that fails
+		return 1
+	}
+	if _, err := out.Write(held.Bytes()); err != nil {
+		_, _ = fmt.Fprintf(errOut, "error: writing the result: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+// NewCommand returns the command tree.
+func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	root := &cobra.Command{
+		// The file is called kubectl-topodra; people call it through kubectl.
+		Use:         "kubectl-topodra",
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl topodra"},
+		Short:       "See how GPUs are linked and which ones a job would get",
+		Long: `See how GPUs are linked and which ones a job would get.
+
+"topology" shows the link matrix of the nodes of a cluster with who holds which GPU.
+"plan" needs no cluster: it reads a recorded machine or the output of nvidia-smi topo -m.`,
+		Example: `  # The best 4 of the GPUs 0,1,3,4,6,7 of this machine
+  nvidia-smi topo -m | kubectl topodra plan --machine - --gpus 4 --free 0,1,3,4,6,7
+
+  # How the GPUs of a node are linked and who holds them
+  kubectl topodra topology node-a`,
+		Version:           buildVersion(),
+		Args:              cobra.NoArgs,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		DisableAutoGenTag: true,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetVersionTemplate("kubectl topodra {{.Version}}\n")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w\nSee \"%s --help\"", err, cmd.CommandPath())
+	})
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.ErrOut)
+	root.AddCommand(newTopologyCommand(streams), newPlanCommand(streams))
+	return root
+}
+
+// buildVersion returns what the linker set, else what the Go toolchain recorded.
+func buildVersion() string {
+	if version != "" {
+		return version
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	text, dirty := info.Main.Version, ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision" && (text == "" || text == "(devel)"):
+			text = "devel-" + s.Value[:min(12, len(s.Value))]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = " (modified)"
+		}
+	}
+	if text == "" {
+		text = "devel"
+	}
+	return text + dirty
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/topodra/topodra/topology"
+	"github.com/topodra/topodra/topology/quality"
+)
+
+// document is the JSON form of an answer. Its fields are an interface to other programs: none is ever left out.
+type document struct {
+	Machine      string        `json:"machine"`
+	GPUs         []int         `json:"gpus"`
+	Rings        int           `json:"rings"`
+	GBps         float64       `json:"gbps"`
+	Tier         int           `json:"tier"`
+	Alternatives []alternative `json:"alternatives"`
+}
+
+type alternative struct {
+	GPUs  []int   `json:"gpus"`
+	Rings int     `json:"rings"`
+	GBps  float64 `json:"gbps"`
+	Tier  int     `json:"tier"`
+	Lost  string  `json:"lost"`
+}
+
+// WriteJSON writes the answer as one JSON document.
+func WriteJSON(w io.Writer, machine string, a *Answer) error {
+	doc := document{
+		Machine: machine, GPUs: a.Best.GPUs.Positions(), Rings: a.Best.Quality.Rings,
+		GBps: a.Best.Quality.MBps.GBps(), Tier: a.Best.Tier, Alternatives: []alternative{},
+	}
+	for _, c := range a.Alternatives {
+		doc.Alternatives = append(doc.Alternatives, alternative{
+			GPUs: c.GPUs.Positions(), Rings: c.Quality.Rings, GBps: c.Quality.MBps.GBps(), Tier: c.Tier, Lost: c.Lost,
+		})
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(doc); err != nil {
+		return fmt.Errorf("writing JSON: %w", err)
+	}
+	return nil
+}
+
+// WriteText writes the answer for people.
+func WriteText(w io.Writer, m *topology.Machine, job Job, state State, a *Answer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s on %d free of %d GPUs %s, %s\n\n", m.Name, Describe(job), state.Free.Count(), m.N(), state.Free,
+		plural(a.Considered, "possible set"))
+	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "\tGPUS\tRINGS\tGB/S\tOVER\tTIER\tWHY IT LOST")
+	row(table, "best", a.Best)
+	for i, c := range a.Alternatives {
+		row(table, strconv.Itoa(i+2), c)
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("writing a table: %w", err)
+	}
+	for _, note := range notes(job, state, a) {
+		b.WriteString("\n" + note)
+	}
+	_, err := io.WriteString(w, trimLines(b.String()))
+	if err != nil {
+		return fmt.Errorf("writing the answer: %w", err)
+	}
+	return nil
+}
+
+func row(w io.Writer, rank string, c Choice) {
+	rings, gbps, over := "-", "-", "-"
+	if c.Quality.Bottleneck != quality.None {
+		rings, gbps = strconv.Itoa(c.Quality.Rings), strconv.FormatFloat(c.Quality.MBps.GBps(), 'f', 1, 64)
+		over = c.Quality.Bottleneck.String()
+	}
+	_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\n", rank, strings.Trim(c.GPUs.String(), "{}"), rings, gbps, over, c.Tier, c.Lost)
+}
+
+// notes says what was assumed and what the reader should not overlook.
+func notes(job Job, state State, a *Answer) []string {
+	var out []string
+	if job.Share {
+		out = append(out, fmt.Sprintf("Each GPU is taken to have %s of memory (--gpu-memory); free GPUs are idle, the others have nothing left.\n",
+			FormatMiB(state.GPUMemoryMiB)))
+	}
+	if !a.Exact {
+		out = append(out, fmt.Sprintf("The machine has more than %d GPUs: the search was not exhaustive and a better set may exist.\n",
+			topology.MaxExactGPUs))
+	}
+	return out
+}
+
+// Describe says in words what the job asks for.
+func Describe(job Job) string {
+	if !job.Share {
+		return plural(job.GPUs, "whole GPU")
+	}
+	memory := "all memory"
+	if job.MemoryMiB > 0 {
+		memory = FormatMiB(job.MemoryMiB)
+	}
+	cores := "best-effort cores"
+	if job.CoresPercent > 0 {
+		cores = strconv.FormatInt(job.CoresPercent, 10) + " % of the cores"
+	}
+	return plural(job.GPUs, "share") + " of " + memory + " and " + cores
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
+}
+
+// trimLines removes the spaces that a table leaves at the ends of lines.
+func trimLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return strings.Join(lines, "\n")
+}
