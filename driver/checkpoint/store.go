@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/topodra/topodra/internal/atomicfile"
+	"github.com/topodra/topodra/internal/filelock"
+)
+
+// Names of the files in the state directory.
+const (
+	FileName     = "checkpoint.json"
+	LockFileName = "checkpoint.lock"
+
+	// asidePrefix starts the names of files that were set aside.
+	asidePrefix = "checkpoint.corrupt-"
+
+	// maxAside is how many of those are kept; the oldest go first, so that a
+	// broken disk does not fill up with evidence.
+	maxAside = 5
+)
+
+// Store is the checkpoint file in a state directory.
+type Store struct {
+	dir      string
+	nodeName string
+}
+
+// NewStore returns the store in dir, which must exist, for the node.
+func NewStore(dir, nodeName string) *Store { return &Store{dir: dir, nodeName: nodeName} }
+
+// Path of the checkpoint file.
+func (s *Store) Path() string { return filepath.Join(s.dir, FileName) }
+
+// Lock excludes other calls and processes until the returned function is
+// called. It waits until ctx ends.
+func (s *Store) Lock(ctx context.Context) (unlock func() error, err error) {
+	return filelock.Lock(ctx, filepath.Join(s.dir, LockFileName))
+}
+
+// Load reads the document. A file that is missing is an empty document without
+// boot ID. A file that is no checkpoint of this node is a *CorruptError; other
+// errors come from the file system and may pass.
+func (s *Store) Load() (*Document, error) {
+	content, err := os.ReadFile(s.Path())
+	if errors.Is(err, fs.ErrNotExist) {
+		return New(s.nodeName, ""), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading checkpoint: %w", err)
+	}
+	document, err := Decode(content)
+	if err == nil && document.NodeName != s.nodeName {
+		err = fmt.Errorf("it belongs to node %q, this is node %q", document.NodeName, s.nodeName)
+	}
+	if err != nil {
+		return nil, &CorruptError{Path: s.Path(), Reason: err}
+	}
+	return document, nil
+}
+
+// Save replaces the file. The caller holds the lock. An unchanged document is
+// not written again.
+func (s *Store) Save(d *Document) error {
+	content, err := Encode(d)
+	if err != nil {
+		return err
+	}
+	if old, err := os.ReadFile(s.Path()); err == nil && bytes.Equal(old, content) {
+		return nil
+	}
+	if err := atomicfile.Write(s.Path(), content, 0o600); err != nil {
+		return fmt.Errorf("saving checkpoint: %w", err)
+	}
+	return nil
+}
+
+// SetAside renames the file, so that it can be looked at and is not read again,
+// and returns its new path. The caller holds the lock.
+func (s *Store) SetAside(now time.Time) (string, error) {
+	aside := filepath.Join(s.dir, asidePrefix+now.UTC().Format("20060102T150405.000000000"))
+	if err := os.Rename(s.Path(), aside); err != nil {
+		return "", fmt.Errorf("setting checkpoint aside: %w", err)
+	}
+	return aside, errors.Join(s.pruneAside(), atomicfile.SyncDir(s.dir))
+}
+
+// pruneAside removes all but the newest files that were set aside.
+func (s *Store) pruneAside() error {
+	entries, err := os.ReadDir(s.dir) // in order of name, which is order of time
+	if err != nil {
+		return fmt.Errorf("listing old checkpoints: %w", err)
+	}
+	var names []string
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), asidePrefix) {
+			names = append(names, entry.Name())
+		}
+	}
+	var errs []error
+	for len(names) > maxAside {
+		errs = append(errs, os.Remove(filepath.Join(s.dir, names[0])))
+		names = names[1:]
+	}
+	return errors.Join(errs...)
+}
+
+// BootIDPath is where Linux tells one boot from the next.
+const BootIDPath = "/proc/sys/kernel/random/boot_id"
+
+// ReadBootID reads the boot ID at path, usually BootIDPath.
+func ReadBootID(path string) (string, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("reading boot ID: %w", err)
+	}
+	id := strings.TrimSpace(string(content))
+	if id == "" {
+		return "", fmt.Errorf("reading boot ID: %q is empty", path)
+	}
+	return id, nil
+}
