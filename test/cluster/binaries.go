@@ -63,7 +63,7 @@ func isModuleRoot(dir string) bool {
 	if err != nil {
 		return false
 	}
-	defer f.Close() //nolint:errcheck // opened for reading only: closing cannot lose anything
+	defer f.Close()
 	for s := bufio.NewScanner(f); s.Scan(); {
 		if name, ok := strings.CutPrefix(strings.TrimSpace(s.Text()), "module "); ok {
 			return strings.TrimSpace(name) == modulePath

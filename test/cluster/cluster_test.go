@@ -73,22 +73,26 @@ func checkGone(t *testing.T, c *Cluster) {
 	}
 }
 
+// suite is the tests that share a cluster, in the order of TestCluster.
+type suite struct{ c *Cluster }
+
 // TestCluster checks on one cluster what needs nothing special at its start.
 func TestCluster(t *testing.T) {
-	c := startCluster(t, Options{Users: map[string][]string{"somebody": {"people"}}})
-	t.Run("ready", func(t *testing.T) { testReady(t, c) })
-	t.Run("rights", func(t *testing.T) { testRights(t, c) })
-	t.Run("kubeconfig", func(t *testing.T) { testKubeconfig(t, c) })
-	t.Run("claim template and stock scheduler", func(t *testing.T) { testStockScheduler(t, c) })
-	t.Run("run pods", func(t *testing.T) { testRunPods(t, c) })
-	t.Run("remove node", func(t *testing.T) { testRemoveNode(t, c) })
-	t.Run("scheduler fails", func(t *testing.T) { testSchedulerFails(t, c) })
-	t.Run("driver fails", func(t *testing.T) { testDriverFails(t, c) })
-	t.Run("apply", func(t *testing.T) { testApply(t, c) })
-	t.Run("order of the end", func(t *testing.T) { testStop(t, c) })
+	s := suite{startCluster(t, Options{Users: map[string][]string{"somebody": {"people"}}})}
+	t.Run("ready", s.ready)
+	t.Run("rights", s.rights)
+	t.Run("kubeconfig", s.kubeconfig)
+	t.Run("claim template and stock scheduler", s.stockScheduler)
+	t.Run("run pods", s.runPods)
+	t.Run("remove node", s.removeNode)
+	t.Run("scheduler fails", s.schedulerFails)
+	t.Run("driver fails", s.driverFails)
+	t.Run("apply", s.apply)
+	t.Run("order of the end", s.stop)
 }
 
-func testReady(t *testing.T, c *Cluster) {
+func (s suite) ready(t *testing.T) {
+	c := s.c
 	body, err := c.client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(t.Context())
 	if err != nil || string(body) != "ok" {
 		t.Errorf("/readyz: got %q, %v, want ok", body, err)
@@ -105,8 +109,9 @@ func testReady(t *testing.T, c *Cluster) {
 	}
 }
 
-// testRights checks that authentication and RBAC are on.
-func testRights(t *testing.T, c *Cluster) {
+// rights checks that authentication and RBAC are on.
+func (s suite) rights(t *testing.T) {
+	c := s.c
 	listNodes := func(config *rest.Config) error {
 		client, err := kubernetes.NewForConfig(config)
 		if err != nil {
@@ -147,7 +152,8 @@ func testRights(t *testing.T, c *Cluster) {
 	}
 }
 
-func testKubeconfig(t *testing.T, c *Cluster) {
+func (s suite) kubeconfig(t *testing.T) {
+	c := s.c
 	path, err := c.Kubeconfig(t.Context(), UserTopoDRAScheduler)
 	if err != nil {
 		t.Fatal(err)
@@ -197,7 +203,8 @@ spec:
   containers: [{name: c, image: none, resources: {claims: [{name: one}]}}]
 `
 
-func testStockScheduler(t *testing.T, c *Cluster) {
+func (s suite) stockScheduler(t *testing.T) {
+	c := s.c
 	ctx := testContext(t)
 	if _, err := c.AddNode(ctx, NodeOptions{Name: "node-a", Labels: map[string]string{"kind": "test"}}); err != nil {
 		t.Fatal(err)
@@ -248,8 +255,9 @@ func waitForPod(t *testing.T, c *Cluster, name string, condition func(*corev1.Po
 	}
 }
 
-// testRunPods has the pod of the test before declared Running, and gone with its claim as soon as it is deleted.
-func testRunPods(t *testing.T, c *Cluster) {
+// runPods has the pod of the test before declared Running, and gone with its claim as soon as it is deleted.
+func (s suite) runPods(t *testing.T) {
+	c := s.c
 	if err := c.RunPods(); err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +284,8 @@ func testRunPods(t *testing.T, c *Cluster) {
 	}
 }
 
-func testRemoveNode(t *testing.T, c *Cluster) {
+func (s suite) removeNode(t *testing.T) {
+	c := s.c
 	for range 2 { // the second time nothing is left to remove
 		if err := c.RemoveNode(t.Context(), "node-a"); err != nil {
 			t.Fatal(err)
@@ -291,7 +300,8 @@ func testRemoveNode(t *testing.T, c *Cluster) {
 	}
 }
 
-func testSchedulerFails(t *testing.T, c *Cluster) {
+func (s suite) schedulerFails(t *testing.T) {
+	c := s.c
 	config := "profiles: [{plugins: {filter: {enabled: [{name: NoSuchPlugin}]}}}]"
 	_, err := c.StartScheduler(t.Context(), SchedulerOptions{Name: "broken", Binary: StockScheduler, ConfigYAML: config})
 	if err == nil || !strings.Contains(err.Error(), "NoSuchPlugin") || !strings.Contains(err.Error(), "ended by itself (exit status 1)") {
@@ -310,8 +320,9 @@ func testSchedulerFails(t *testing.T, c *Cluster) {
 	}
 }
 
-// testDriverFails checks the path of a driver with a program that is none.
-func testDriverFails(t *testing.T, c *Cluster) {
+// driverFails checks the path of a driver with a program that is none.
+func (s suite) driverFails(t *testing.T) {
+	c := s.c
 	if _, err := c.StartDriver(t.Context(), DriverOptions{Node: "no-such-node"}); !apierrors.IsNotFound(err) {
 		t.Errorf("driver of a node that does not exist: got %v, want NotFound", err)
 	}
@@ -319,7 +330,7 @@ func testDriverFails(t *testing.T, c *Cluster) {
 		t.Fatal(err)
 	}
 	script := filepath.Join(t.TempDir(), "driver")
-	if err := os.WriteFile(script, []byte("#!/bin/sh\necho reading: $3\nexit 3\n"), 0o700); err != nil { //nolint:gosec // has to be executable
+	if err := os.WriteFile(script, []byte("#!/bin/sh\necho reading: $3\nexit 3\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	_, err := c.StartDriver(t.Context(), DriverOptions{Node: "node-b", MachineFile: "m.json", Binary: script})
@@ -328,7 +339,8 @@ func testDriverFails(t *testing.T, c *Cluster) {
 	}
 }
 
-func testApply(t *testing.T, c *Cluster) {
+func (s suite) apply(t *testing.T) {
+	c := s.c
 	dir := t.TempDir()
 	manifests := map[string]string{
 		"a.yaml":     "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {x: z}\n---\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: a}\n",
@@ -370,8 +382,9 @@ func testApply(t *testing.T, c *Cluster) {
 	}
 }
 
-// testStop stops the cluster from several goroutines and checks that nothing is left and nothing can start any more.
-func testStop(t *testing.T, c *Cluster) {
+// stop stops the cluster from several goroutines and checks that nothing is left and nothing can start any more.
+func (s suite) stop(t *testing.T) {
+	c := s.c
 	errs := make(chan error)
 	for range 3 {
 		go func() { errs <- c.Stop() }()
@@ -442,8 +455,8 @@ func TestPortTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	squatter := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second}
-	go squatter.Serve(l)   //nolint:errcheck // ends with ErrServerClosed
-	defer squatter.Close() //nolint:errcheck // nothing depends on it any more
+	go squatter.Serve(l) //nolint:errcheck // ends with ErrServerClosed
+	defer squatter.Close()
 	addr, ok := l.Addr().(*net.TCPAddr)
 	if !ok {
 		t.Fatalf("address %v", l.Addr())
@@ -477,7 +490,7 @@ func TestStartFails(t *testing.T) {
 		}
 	}
 	script := "#!/bin/sh\nfor i in $(seq 30); do echo line $i; done\nexit 7\n"
-	if err := os.WriteFile(filepath.Join(broken, KubeAPIServer), []byte(script), 0o700); err != nil { //nolint:gosec // has to be executable
+	if err := os.WriteFile(filepath.Join(broken, KubeAPIServer), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	busy := func() (int, error) { return 0, errors.New("no port at all") }

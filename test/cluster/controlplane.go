@@ -120,7 +120,7 @@ func etcdHealth(ctx context.Context, client *http.Client) error {
 	if err != nil {
 		return fmt.Errorf("asking etcd for its health: %w", err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // only the status is of interest
+	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("asking etcd for its health: %s", resp.Status)
 	}
@@ -180,7 +180,7 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 	// The default namespace is made after /readyz turned good.
 	err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, readyTimeout, true, func(ctx context.Context) (bool, error) {
 		_, err := c.client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{})
-		return err == nil, nil //nolint:nilerr // tried again until the time is up
+		return err == nil, nil // tried again until the time is up
 	})
 	if err != nil {
 		return fmt.Errorf("waiting for namespace %q: %w", metav1.NamespaceDefault, err)

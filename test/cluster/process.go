@@ -60,7 +60,7 @@ func spawn(spec processSpec) (*Process, error) {
 		return nil, fmt.Errorf("creating the log of %q: %w", spec.name, err)
 	}
 	p := &Process{Name: spec.name, LogPath: spec.logPath, grace: spec.grace, done: make(chan struct{})}
-	p.cmd = exec.Command(spec.path, spec.args...) //nolint:noctx // ended by Stop: a context would kill it without the grace period
+	p.cmd = exec.Command(spec.path, spec.args...) // ended by Stop: a context would kill it without the grace period
 	p.cmd.Dir = spec.dir
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -175,7 +175,7 @@ func readTail(path string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("opening a log: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // opened for reading only: closing cannot lose anything
+	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
 		return "", fmt.Errorf("reading a log: %w", err)

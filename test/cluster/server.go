@@ -44,11 +44,11 @@ type serverSpec struct {
 
 // freePort returns a TCP port of loopback that nobody listened on a moment ago.
 func freePort() (int, error) {
-	l, err := net.Listen("tcp", net.JoinHostPort(loopback, "0")) //nolint:noctx // returns at once
+	l, err := net.Listen("tcp", net.JoinHostPort(loopback, "0")) // returns at once
 	if err != nil {
 		return 0, fmt.Errorf("looking for a free port: %w", err)
 	}
-	defer l.Close() //nolint:errcheck // a listener that accepted nothing
+	defer l.Close()
 	addr, ok := l.Addr().(*net.TCPAddr)
 	if !ok {
 		return 0, fmt.Errorf("looking for a free port: unexpected address %q", l.Addr())
@@ -117,7 +117,7 @@ func (p *Process) get(ctx context.Context, path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("asking %q: %w", p.Name, err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // the body has been read or is not wanted
+	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return nil, fmt.Errorf("reading the answer of %q to %s: %w", p.Name, path, err)

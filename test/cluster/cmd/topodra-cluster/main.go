@@ -30,11 +30,11 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// A second Ctrl-C ends the program at once, and the kernel ends its children.
 	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run returns the exit status: 0 after an end by ctx, 2 for a bad command line, 1 for everything else.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// execute returns the exit status: 0 after an end by ctx, 2 for a bad command line, 1 for everything else.
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	config, err := parseArgs(args, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -136,29 +136,33 @@ func parseNodes(text string) ([]node, error) {
 // serve runs the cluster until ctx ends or one of its processes fails.
 func serve(ctx context.Context, config config, stdout io.Writer) error {
 	c, err := cluster.Start(ctx, config.options)
-	if err != nil {
-		return unlessDone(ctx, err)
-	}
-	err = populate(ctx, c, config, stdout)
 	if err == nil {
-		err = announce(ctx, c, stdout)
-	}
-	if err == nil {
-		select {
-		case err = <-c.Failed():
-		case <-ctx.Done():
+		err = run(ctx, c, config, stdout)
+		fmt.Fprintln(stdout, "stopping")
+		if stopErr := c.Stop(); stopErr != nil {
+			return stopErr
 		}
 	}
-	fmt.Fprintln(stdout, "stopping")
-	return errors.Join(unlessDone(ctx, err), c.Stop())
-}
-
-// unlessDone drops an error that the end of ctx explains: then it is what the user asked for.
-func unlessDone(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return nil
+		err = nil // an interruption explains every error, and is what the user asked for
 	}
 	return err
+}
+
+// run makes the cluster usable, says so, and waits for its end.
+func run(ctx context.Context, c *cluster.Cluster, config config, stdout io.Writer) error {
+	if err := populate(ctx, c, config, stdout); err != nil {
+		return err
+	}
+	if err := announce(ctx, c, stdout); err != nil {
+		return err
+	}
+	select {
+	case err := <-c.Failed():
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // populate adds the device classes, the nodes with their drivers, and the schedulers.

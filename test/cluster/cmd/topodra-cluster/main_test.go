@@ -53,7 +53,7 @@ func start(t *testing.T, args ...string) *program {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		p.status <- run(ctx, args, &p.stdout, &p.stderr)
+		p.status <- execute(ctx, args, &p.stdout, &p.stderr)
 	}()
 	t.Cleanup(func() { // the processes must be gone before the test's directories are
 		cancel()
@@ -90,7 +90,7 @@ func machineFile(t *testing.T) string {
 
 // TestRun starts everything with one node, uses the cluster as a person would, and interrupts the program.
 func TestRun(t *testing.T) {
-	t.Setenv("TMPDIR", shortTemp(t))
+	t.Setenv("TMPDIR", t.TempDir())
 	p := start(t, "--nodes", "gpu-node="+machineFile(t))
 	config, err := clientcmd.BuildConfigFromFlags("", p.kubeconfig(t))
 	if err != nil {
@@ -121,21 +121,6 @@ func TestRun(t *testing.T) {
 	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) != 0 {
 		t.Errorf("left in the temporary directory: %v, %v", left, err)
 	}
-}
-
-// shortTemp makes a temporary directory whose path leaves room for the names of sockets.
-func shortTemp(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "t") //nolint:usetesting // t.TempDir has too long a path for sockets below it
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
 }
 
 // TestInterruptAtStart checks that Ctrl-C before anything is ready is no failure either.
@@ -183,7 +168,7 @@ func TestFailure(t *testing.T) {
 func TestMissingBinaries(t *testing.T) {
 	t.Setenv("TOPODRA_BIN", t.TempDir())
 	var stderr bytes.Buffer
-	if status := run(t.Context(), nil, io.Discard, &stderr); status != 1 || !strings.Contains(stderr.String(), "make binaries") {
+	if status := execute(t.Context(), nil, io.Discard, &stderr); status != 1 || !strings.Contains(stderr.String(), "make binaries") {
 		t.Errorf("got status %d and %q, want 1 and a hint at `make binaries`", status, &stderr)
 	}
 }
