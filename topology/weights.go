@@ -76,8 +76,8 @@ var defaultWeights = DefaultWeights()
 
 // WeightMBps values the link between GPUs i and j with the built-in table: n
 // NVLinks are worth n times the per-link rate of the slower end, everything else
-// is taken from the PCIe table at the generation of the slower end. It is 0 for
-// i == j.
+// is taken from the PCIe table at the generation of the slower end, or at 0 when one
+// of them is unknown. The weight is 0 for i == j.
 func (m *Machine) WeightMBps(i, j int) MBps { return m.WeightWith(&defaultWeights, i, j) }
 
 // WeightWith is [Machine.WeightMBps] with another table.
@@ -89,7 +89,7 @@ func (m *Machine) WeightWith(w *Weights, i, j int) MBps {
 		total := uint64(links) * uint64(min(m.LinkRate(i), m.LinkRate(j)))
 		return MBps(min(total, uint64(MaxWeightMBps)))
 	}
-	return w[min(pcieGen(m.GPUs[i]), pcieGen(m.GPUs[j]))][m.PCIe[i][j]]
+	return w[min(pcieGen(m.GPUs[i]), pcieGen(m.GPUs[j]))][m.PCIe[i][j]] // 0 when either is unknown
 }
 
 // LinkRate returns the rate of one NVLink of GPU i per direction, which is
@@ -101,9 +101,4 @@ func (m *Machine) LinkRate(i int) MBps {
 	return DefaultNVLinkMBps
 }
 
-func pcieGen(g GPUInfo) int {
-	if g.PCIeGen <= 0 {
-		return unknownPCIeGen
-	}
-	return min(g.PCIeGen, MaxPCIeGen)
-}
+func pcieGen(g GPUInfo) int { return min(max(g.PCIeGen, 0), MaxPCIeGen) }
