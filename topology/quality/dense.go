@@ -74,7 +74,8 @@ func classLevels(c *Class) []level {
 }
 
 // speedLevels returns the thresholds by bandwidth on machines where a class has
-// hops of different speeds, and nil where classLevels says it all.
+// hops of different speeds or a farther class is faster, which happens when PCIe
+// generations are mixed. It is nil where classLevels says it all.
 func speedLevels(c *Class) []level {
 	kinds := map[topology.MBps]LinkKind{} // the worst kind of each speed
 	speed := map[LinkKind]topology.MBps{}
@@ -92,7 +93,7 @@ func speedLevels(c *Class) []level {
 			speed[kind] = w
 		}
 	}
-	if !mixed {
+	if !mixed && inOrder(speed) {
 		return nil
 	}
 	var speeds []topology.MBps
@@ -108,6 +109,22 @@ func speedLevels(c *Class) []level {
 		})
 	}
 	return out
+}
+
+// inOrder reports whether farther kinds are slower.
+func inOrder(speed map[LinkKind]topology.MBps) bool {
+	last := topology.MaxWeightMBps + 1
+	for kind := PIX; kind <= SYS; kind++ {
+		s, ok := speed[kind]
+		if !ok {
+			continue
+		}
+		if s >= last {
+			return false
+		}
+		last = s
+	}
+	return true
 }
 
 // adjacency returns the graph of all NVLinks and the PCIe hops that are allowed.
