@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/topodra/topodra/api"
+	"github.com/topodra/topodra/driver"
+	"github.com/topodra/topodra/driver/device"
+	"github.com/topodra/topodra/driver/publish"
+	"github.com/topodra/topodra/driver/recorded"
+)
+
+// options are the values of the flags.
+type options struct {
+	kubeconfig, nodeName             string
+	machine, sysfsRoot, driverRoot   string
+	pluginRegistryDir, pluginDataDir string
+	rescanPeriod                     time.Duration
+	requireCores                     bool
+	minMemory, memoryReserve         resource.QuantityValue
+	maxSharers                       int
+	httpAddress                      string
+}
+
+// newOptions returns the defaults.
+func newOptions() *options {
+	return &options{
+		sysfsRoot:         "/sys",
+		driverRoot:        "/",
+		pluginRegistryDir: kubeletplugin.KubeletRegistryDir,
+		pluginDataDir:     filepath.Join(kubeletplugin.KubeletPluginsDir, api.DriverName),
+		rescanPeriod:      time.Minute,
+	}
+}
+
+// addFlags declares the flags.
+func (o *options) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "Kubeconfig file. Empty means the service account of the pod.")
+	fs.StringVar(&o.nodeName, "node-name", o.nodeName, "Name of the Node object of this node.")
+	fs.StringVar(&o.machine, "machine", o.machine, "Publish the recorded machine in this file instead of this node's GPUs: JSON, or the text of nvidia-smi topo -m.")
+	fs.StringVar(&o.sysfsRoot, "sysfs-root", o.sysfsRoot, "Where sysfs is mounted.")
+	fs.StringVar(&o.driverRoot, "driver-root", o.driverRoot, "Root of the file system that holds NVIDIA's driver, whose libnvidia-ml.so.1 is used.")
+	fs.StringVar(&o.pluginRegistryDir, "plugin-registry-dir", o.pluginRegistryDir, "Directory in which the kubelet looks for registration sockets.")
+	fs.StringVar(&o.pluginDataDir, "plugin-data-dir", o.pluginDataDir, "Directory for this driver's own socket.")
+	fs.DurationVar(&o.rescanPeriod, "rescan-period", o.rescanPeriod, "Time between two discoveries; 0 means only at the start and on SIGHUP.")
+	fs.BoolVar(&o.requireCores, "require-cores", o.requireCores, "Give every claim at least 1% of compute, and all of it unless it says otherwise.")
+	fs.Var(&o.minMemory, "min-memory", "Least memory that a claim takes of a GPU, such as 1Gi.")
+	fs.IntVar(&o.maxSharers, "max-sharers", o.maxSharers, "How many claims may share a GPU; 0 is no limit.")
+	fs.Var(&o.memoryReserve, "memory-reserve", "Memory that is kept free on every GPU, such as 512Mi.")
+	fs.StringVar(&o.httpAddress, "http-address", o.httpAddress, "Address for /healthz, /readyz and /metrics, such as :8080; empty serves nothing.")
+}
+
+// environmentNames returns the variables that can set a flag, the first wins.
+func environmentNames(flag string) []string {
+	names := []string{"TOPODRA_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))}
+	if flag == "node-name" {
+		names = append(names, "NODE_NAME")
+	}
+	return names
+}
+
+// setFromEnvironment sets every flag that is not on the command line and has a
+// variable that is set and not empty.
+func setFromEnvironment(fs *pflag.FlagSet, lookup func(string) (string, bool)) error {
+	var errs []error
+	fs.VisitAll(func(flag *pflag.Flag) {
+		if flag.Changed {
+			return
+		}
+		for _, name := range environmentNames(flag.Name) {
+			value, ok := lookup(name)
+			if !ok || value == "" {
+				continue
+			}
+			if err := fs.Set(flag.Name, value); err != nil {
+				errs = append(errs, fmt.Errorf("reading environment variable %s: %w", name, err))
+			}
+			return
+		}
+	})
+	return errors.Join(errs...)
+}
+
+// config turns the flags into what the driver needs.
+func (o *options) config() (*driver.Config, error) {
+	if o.nodeName == "" {
+		return nil, errors.New("the node's name is missing: set --node-name or NODE_NAME")
+	}
+	registry, err := filepath.Abs(o.pluginRegistryDir)
+	if err != nil {
+		return nil, fmt.Errorf("resolving --plugin-registry-dir: %w", err)
+	}
+	data, err := filepath.Abs(o.pluginDataDir)
+	if err != nil {
+		return nil, fmt.Errorf("resolving --plugin-data-dir: %w", err)
+	}
+	minMemory, err := bytesOf("--min-memory", &o.minMemory.Quantity)
+	if err != nil {
+		return nil, err
+	}
+	reserve, err := bytesOf("--memory-reserve", &o.memoryReserve.Quantity)
+	if err != nil {
+		return nil, err
+	}
+	client, err := o.client()
+	if err != nil {
+		return nil, err
+	}
+	source, err := o.source()
+	if err != nil {
+		return nil, err
+	}
+	config := &driver.Config{
+		Client: client,
+		Source: source,
+		Publish: publish.Options{
+			NodeName: o.nodeName, RequireCores: o.requireCores, MinMemory: minMemory,
+			MaxSharers: o.maxSharers, MemoryReserve: reserve,
+		},
+		RegistryDir:  registry,
+		DataDir:      data,
+		RescanPeriod: o.rescanPeriod,
+		HTTPAddress:  o.httpAddress,
+	}
+	return config, config.Validate()
+}
+
+// bytesOf reads an amount of memory; fractions of a byte are rounded up.
+func bytesOf(flag string, quantity *resource.Quantity) (device.Bytes, error) {
+	if quantity.Sign() < 0 {
+		return 0, fmt.Errorf("%s is %s, it must not be negative", flag, quantity.String())
+	}
+	if quantity.CmpInt64(maxMemory) > 0 {
+		return 0, fmt.Errorf("%s is %s, more than any GPU has", flag, quantity.String())
+	}
+	return device.Bytes(quantity.Value()), nil
+}
+
+// maxMemory is 1Pi, which keeps sums far from overflow.
+const maxMemory = 1 << 50
+
+// client connects to the API server.
+func (o *options) client() (kubernetes.Interface, error) {
+	var config *rest.Config
+	var err error
+	if o.kubeconfig == "" {
+		config, err = rest.InClusterConfig()
+	} else {
+		config, err = clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("configuring access to the API server: %w; outside of a pod, set --kubeconfig", err)
+	}
+	config.UserAgent = rest.DefaultKubernetesUserAgent()
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("configuring access to the API server: %w", err)
+	}
+	return client, nil
+}
+
+// source chooses where devices come from.
+func (o *options) source() (device.Source, error) {
+	if o.machine == "" {
+		return nil, errors.New("set --machine")
+	}
+	return recorded.New(o.machine, o.nodeName), nil
+}
