@@ -53,6 +53,17 @@ type Pool struct {
 	// matches caches what Matcher computed, by request.
 	matchMutex sync.Mutex
 	matches    map[RequestKey]*Match
+
+	deriveOnce sync.Once
+	derived    any
+}
+
+// Derive returns what make returned when it was first called for this pool. It
+// ties to the life of the pool what another package computes from its devices;
+// all calls must pass an equivalent function.
+func (p *Pool) Derive(make func() any) any {
+	p.deriveOnce.Do(func() { p.derived = make() })
+	return p.derived
 }
 
 // Device is one device of a pool.
