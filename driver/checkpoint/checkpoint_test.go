@@ -38,7 +38,7 @@ func sample() *Document {
 				Consumers:  []Consumer{{Name: "train-0", UID: "pod-uid-1"}, {Name: "train-1", UID: "pod-uid-2"}},
 				Devices: []Device{
 					{Request: "main", Pool: "node-1", Name: "gpu-0123456789ab", ShareID: "share-1", UUID: "GPU-01234567-89ab-cdef-0123-456789abcdef",
-						Type: "gpu", PCIAddress: "0000:07:00.0", CDIDevice: "k8s.gpu.topodra.dev/claim=0d1c-uid-a_main_gpu-0123456789ab_share-1",
+						Type: "gpu", PCIAddress: "0000:07:00.0", MemoryMiB: 81920, CDIDevice: "k8s.gpu.topodra.dev/claim=0d1c-uid-a_main_gpu-0123456789ab_share-1",
 						Consumed: map[string]int64{"memory": 10 << 30, "cores": 50}, Limit: &Limit{MemoryMiB: 10240, CoresPercent: 50},
 						Settings: Settings{TaskPriority: "Low", CorePolicy: "Default", LogLevel: "Warning", Enforcement: "Enforced"}},
 					{Request: "other/mig", Pool: "node-1", Name: "gpu-0123456789ab-mig-1", UUID: "MIG-1", Type: "mig",

@@ -117,6 +117,10 @@ type Device struct {
 	// PCIAddress such as "0000:07:00.0", of the parent for a MIG device.
 	PCIAddress string `json:"pciAddress"`
 
+	// MemoryMiB is what the driver publishes for the whole device, in units of
+	// 1,048,576 bytes; 0 when unknown.
+	MemoryMiB int64 `json:"memoryMiB,omitempty"`
+
 	// CDIDevice is the qualified CDI name that the kubelet hands to the runtime.
 	CDIDevice string `json:"cdiDevice"`
 
