@@ -83,6 +83,8 @@ type Totals struct {
 	AtOptimum int `json:"atOptimum"`
 	// MeanOfOptimum is the mean of achieved ÷ optimum bandwidth over them, 0 to 1.
 	MeanOfOptimum float64 `json:"meanOfOptimum"`
+	// MeanGBps is the mean bandwidth over them, in 10^9 bytes per second; a job that waits counts with 0.
+	MeanGBps float64 `json:"meanGBps"`
 	// GuaranteesBroken counts the jobs that were placed although their guarantee does not hold.
 	GuaranteesBroken int `json:"guaranteesBroken"`
 }
@@ -102,7 +104,7 @@ func (o Outcome) Achieved() (float64, bool) {
 // Total sums up the outcomes of one run.
 func Total(jobs []Outcome) Totals {
 	var t Totals
-	sum := 0.0
+	sum, gbps := 0.0, 0.0
 	for _, o := range jobs {
 		if o.Violated {
 			t.GuaranteesBroken++
@@ -113,12 +115,16 @@ func Total(jobs []Outcome) Totals {
 		}
 		t.Communicating++
 		sum += share
+		if o.Placed != nil {
+			gbps += o.Placed.GBps
+		}
 		if o.Tier == 0 {
 			t.AtOptimum++
 		}
 	}
 	if t.Communicating > 0 {
 		t.MeanOfOptimum = sum / float64(t.Communicating)
+		t.MeanGBps = gbps / float64(t.Communicating)
 	}
 	return t
 }

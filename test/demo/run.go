@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -39,12 +40,12 @@ const (
 	// defaultSchedulerName is what the stock scheduler answers to.
 	defaultSchedulerName = "default-scheduler"
 	// schedulerConfigFile is the configuration that the project ships, below the manifests.
-	schedulerConfigFile = "scheduler/config.yaml"
+	schedulerConfigFile = "scheduler/scheduler-config.yaml"
 )
 
 // note is what the reader of the figures must know.
 const note = "The GPUs are simulated: their links were recorded from real machines, the control plane is real. Pods are scheduled and never run, because no kubelet exists here. " +
-	"GB/s and rings are calculated from the links, not measured."
+	"GB/s and rings are calculated from the links, not measured. The stock scheduler chooses between equal nodes at random, so its figures change from run to run."
 
 // ErrBelowOptimum is wrapped by the error about jobs that got less than the best tier under TopoDRA.
 var ErrBelowOptimum = errors.New("jobs below the optimum")
@@ -278,6 +279,9 @@ func Verdict(run *RunResult) error {
 		case o.Placed == nil && o.Optimum != nil:
 			errs = append(errs, fmt.Errorf("%s (%s) stayed pending although %s GPUs %s were free for it: %s",
 				o.Job, o.Wants, o.Optimum.Node, FormatGPUs(o.Optimum.GPUs), o.Message))
+		case o.Placed == nil && o.Guaranteed && !eventExplains(o):
+			errs = append(errs, fmt.Errorf("%s (%s) is pending, but its event does not say that the best now is %s and the best if GPUs were free is %s: %s",
+				o.Job, o.Wants, describe(o.BestNow), describe(o.BestWhenFree), o.Message))
 		case o.Placed != nil && o.GPUsWanted > 1 && o.Tier != 0:
 			errs = append(errs, fmt.Errorf("%s (%s) got %s GPUs %s with %.1f GB/s, tier %d; the optimum was %s GPUs %s with %.1f GB/s", o.Job, o.Wants,
 				o.Placed.Node, FormatGPUs(o.Placed.GPUs), o.Placed.GBps, o.Tier, o.Optimum.Node, FormatGPUs(o.Optimum.GPUs), o.Optimum.GBps))
@@ -287,4 +291,15 @@ func Verdict(run *RunResult) error {
 		return nil
 	}
 	return fmt.Errorf("%w under %s: %w", ErrBelowOptimum, run.Scheduler, errors.Join(errs...))
+}
+
+// eventExplains tells whether the event of a job that waits for its guarantee names the best that exists now and the best that could
+// exist, with the bandwidths that brute force finds.
+func eventExplains(o Outcome) bool {
+	for _, best := range []*Placement{o.BestNow, o.BestWhenFree} {
+		if best != nil && !strings.Contains(o.Message, fmt.Sprintf("%.0f GB/s", best.GBps)) {
+			return false
+		}
+	}
+	return strings.Contains(o.Message, "best")
 }

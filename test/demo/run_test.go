@@ -20,11 +20,18 @@ func TestVerdict(t *testing.T) {
 		outcome Outcome
 		want    string // part of the error; empty for none
 	}{
-		"the best":           {Outcome{Job: "j", GPUsWanted: 2, Placed: best, Optimum: best}, ""},
-		"as good":            {Outcome{Job: "j", GPUsWanted: 2, Placed: worse, Optimum: best, Tier: 0}, ""},
-		"worse":              {Outcome{Job: "j", GPUsWanted: 2, Placed: worse, Optimum: best, Tier: 1}, "j () got b GPUs 0,1 with 6.0 GB/s, tier 1; the optimum was a GPUs 0,1 with 50.0 GB/s"},
-		"one GPU":            {Outcome{Job: "j", GPUsWanted: 1, Placed: worse, Optimum: best, Tier: 1}, ""},
-		"waits rightly":      {Outcome{Job: "j", GPUsWanted: 2, Guaranteed: true, Message: "best now 6.0 GB/s", Tier: -1}, ""},
+		"the best":      {Outcome{Job: "j", GPUsWanted: 2, Placed: best, Optimum: best}, ""},
+		"as good":       {Outcome{Job: "j", GPUsWanted: 2, Placed: worse, Optimum: best, Tier: 0}, ""},
+		"worse":         {Outcome{Job: "j", GPUsWanted: 2, Placed: worse, Optimum: best, Tier: 1}, "j () got b GPUs 0,1 with 6.0 GB/s, tier 1; the optimum was a GPUs 0,1 with 50.0 GB/s"},
+		"one GPU":       {Outcome{Job: "j", GPUsWanted: 1, Placed: worse, Optimum: best, Tier: 1}, ""},
+		"waits rightly": {Outcome{Job: "j", GPUsWanted: 2, Guaranteed: true, Message: "best now 6.0 GB/s", Tier: -1}, ""},
+		"its event says the best": {
+			Outcome{Job: "j", GPUsWanted: 2, Guaranteed: true, Tier: -1, BestNow: worse, BestWhenFree: best, Message: "best now 6 GB/s, best if freed 50 GB/s"}, "",
+		},
+		"its event leaves out the best possible": {
+			Outcome{Job: "j", GPUsWanted: 2, Guaranteed: true, Tier: -1, BestNow: worse, BestWhenFree: best, Message: "best now 6 GB/s"},
+			"its event does not say that the best now is 6.0 GB/s",
+		},
 		"waits wrongly":      {Outcome{Job: "j", GPUsWanted: 2, Optimum: best, Tier: -1, Message: "why"}, "j () stayed pending although a GPUs 0,1 were free for it: why"},
 		"breaks its promise": {Outcome{Job: "j", Wants: "x", GPUsWanted: 2, Guaranteed: true, Placed: worse, Violated: true}, "j (x) was placed on b GPUs 0,1, which breaks its guarantee"},
 	} {

@@ -135,10 +135,14 @@ func verdictColour(o Outcome) string {
 
 // pendingText says whether waiting is right.
 func pendingText(o Outcome) string {
-	if o.Optimum == nil {
-		return "pending: no set would do"
+	switch {
+	case o.Optimum != nil:
+		return "pending, although " + o.Optimum.Node + " had " + formatGBps(o.Optimum.GBps) + " GB/s"
+	case o.BestNow == nil:
+		return "pending: no node has enough free GPUs"
+	default:
+		return "pending: the guarantee cannot be kept now"
 	}
-	return "pending, although " + o.Optimum.Node + " had " + formatGBps(o.Optimum.GBps) + " GB/s"
 }
 
 func pendingColour(o Outcome) string {
@@ -153,19 +157,16 @@ func writePending(b *strings.Builder, r *Report, style Style) {
 	wrote := false
 	for _, run := range r.Runs {
 		for i, o := range run.Jobs {
-			text := ""
-			switch {
-			case o.Violated:
-				text = "placed although the job's guarantee (" + o.Wants + ") does not hold there"
-			case o.Placed == nil && o.Message != "":
-				text = "pending: " + o.Message
-			default:
+			texts := remarks(o)
+			if len(texts) == 0 {
 				continue
 			}
 			wrote = true
 			fmt.Fprintf(b, "%s %s under %s\n", padLeft(strconv.Itoa(i+1), numberWidth-1), o.Job, style.paint(ansiBold, run.Scheduler))
-			for _, line := range wrap(text, tableWidth-numberWidth) {
-				b.WriteString(strings.Repeat(" ", numberWidth) + line + "\n")
+			for _, text := range texts {
+				for _, line := range wrap(text, tableWidth-numberWidth) {
+					b.WriteString(strings.Repeat(" ", numberWidth) + line + "\n")
+				}
 			}
 		}
 	}
@@ -174,14 +175,40 @@ func writePending(b *strings.Builder, r *Report, style Style) {
 	}
 }
 
+// remarks says what the columns cannot about a job.
+func remarks(o Outcome) []string {
+	switch {
+	case o.Violated:
+		return []string{"placed although the job's guarantee (" + o.Wants + ") does not hold there"}
+	case o.Placed != nil || o.Message == "":
+		return nil
+	case o.Guaranteed:
+		return []string{
+			"pending, its event: " + o.Message,
+			"by brute force: best now " + describe(o.BestNow) + "; best if every GPU were free " + describe(o.BestWhenFree),
+		}
+	default:
+		return []string{"pending, its event: " + o.Message}
+	}
+}
+
+// describe names a set in running text.
+func describe(p *Placement) string {
+	if p == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%s GB/s over %s on %s", formatGBps(p.GBps), p.Link, p.Node)
+}
+
 func writeTotals(b *strings.Builder, r *Report, style Style) {
 	b.WriteString(style.paint(ansiBold, padRight("Jobs with 2 GPUs or more", numberWidth+wantsWidth+4)+
-		padLeft("at the optimum", 16)+padLeft("mean of optimum", 18)+padLeft("guarantees broken", 20)) + "\n")
+		padLeft("at the optimum", 16)+padLeft("mean of optimum", 18)+padLeft("mean GB/s", 12)+padLeft("guarantees broken", 20)) + "\n")
 	for _, run := range r.Runs {
 		t := run.Totals
 		line := padRight("  "+run.Scheduler, numberWidth+wantsWidth+4) +
 			padLeft(fmt.Sprintf("%d of %d", t.AtOptimum, t.Communicating), 16) +
 			padLeft(fmt.Sprintf("%.1f %%", 100*t.MeanOfOptimum), 18) +
+			padLeft(formatGBps(t.MeanGBps), 12) +
 			padLeft(strconv.Itoa(t.GuaranteesBroken), 20)
 		b.WriteString(line + "\n")
 	}

@@ -37,7 +37,7 @@ func sampleReport() *Report {
 		{Job: "job-03", Wants: "2 GPUs", GPUsWanted: 2,
 			Optimum: &Placement{Node: "degraded", GPUs: []int{5, 6}, Rings: 18, GBps: 956.25, Link: "NVLink"},
 			Placed:  &Placement{Node: "degraded", GPUs: []int{5, 7}, Rings: 18, GBps: 956.25, Link: "NVLink"}},
-		{Job: "job-04", Wants: "8 GPUs, NVLink only", GPUsWanted: 8, Guaranteed: true, Tier: -1, Finished: []string{"job-01"},
+		{Job: "job-04", Wants: "8 GPUs, NVLink only", GPUsWanted: 8, Guaranteed: true, Tier: -1, BestNow: &Placement{Node: "pcie-only", GBps: 6, Link: "SYS"}, Finished: []string{"job-01"},
 			Message: "0/6 nodes are available: no set of 8 GPUs reaches the level; " + strings.Repeat("word ", 30)},
 		{Job: "job-05", Wants: "2 GPUs", GPUsWanted: 2, Finished: []string{"job-02", "job-03"},
 			Optimum: &Placement{Node: "cube-mesh", GPUs: []int{0, 3}, Rings: 2, GBps: 51.562, Link: "NVLink"},
@@ -110,13 +110,14 @@ func TestTotal(t *testing.T) {
 	t.Parallel()
 	r := sampleReport()
 	// Stock: 8.04/478.125 and 318.744/478.116 count; the single GPU, the broken guarantee and the waiting job do not.
-	want := Totals{Communicating: 3, AtOptimum: 0, MeanOfOptimum: (8.04/478.125 + 318.744/478.116 + 0) / 3, GuaranteesBroken: 1}
+	want := Totals{Communicating: 3, AtOptimum: 0, MeanOfOptimum: (8.04/478.125 + 318.744/478.116 + 0) / 3,
+		MeanGBps: (8.04 + 318.744 + 0) / 3, GuaranteesBroken: 1}
 	rounding := cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) < 1e-12 })
 	if diff := cmp.Diff(want, r.Runs[0].Totals, rounding); diff != "" {
 		t.Errorf("totals of the stock run (-want +got):\n%s", diff)
 	}
-	want = Totals{Communicating: 3, AtOptimum: 3, MeanOfOptimum: 1}
-	if diff := cmp.Diff(want, r.Runs[1].Totals); diff != "" {
+	want = Totals{Communicating: 3, AtOptimum: 3, MeanOfOptimum: 1, MeanGBps: (478.125 + 956.25 + 51.562) / 3}
+	if diff := cmp.Diff(want, r.Runs[1].Totals, rounding); diff != "" {
 		t.Errorf("totals of our run (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(Totals{}, Total(nil)); diff != "" {
