@@ -87,7 +87,7 @@ func checkOrder(t *testing.T, p *placement.Planner, c *quality.Class, ref *topot
 			w := want[i]
 			if s.GPUs != w.GPUs || s.Tier != w.Tier || s.DeltaV != w.DeltaV ||
 				s.Quality.Rings != w.Quality.Rings || s.Quality.MBps != w.Quality.MBps ||
-				s.Keys.PairMBps != w.Pairs || s.Keys.NUMANodes != w.NUMA ||
+				s.Keys.PairMBps != w.Pairs || s.Keys.CutMBps != w.Cut || s.Keys.NUMANodes != w.NUMA ||
 				s.Keys.DeltaLocal != w.DeltaLocal || s.Keys.Rails != w.Rails {
 				t.Fatalf("%s, %d of %s, communicates %v, place %d:\ngot  %+v\nwant %+v",
 					ref.M.Name, k, idle, communicates, i, s, w)

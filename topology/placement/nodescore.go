@@ -144,13 +144,15 @@ func AllocatedPermille(inv Inventory, d Demand, s Set) int64 {
 type Criterion string
 
 // The criteria, in the order in which they are asked for demands that communicate;
-// for others CriterionDeltaV comes before CriterionTier.
+// for others CriterionDeltaV and CriterionSize come before CriterionTier.
 const (
 	CriterionTier     Criterion = "lower quality tier"
 	CriterionDeltaV   Criterion = "costs later claims more"
+	CriterionSize     Criterion = "takes more GPUs"
 	CriterionStranded Criterion = "strands more of its GPUs"
 	CriterionResidual Criterion = "leaves larger rests"
 	CriterionPairs    Criterion = "slower links in sum"
+	CriterionCut      Criterion = "cuts faster links to the GPUs that stay idle"
 	CriterionNUMA     Criterion = "spans more NUMA nodes"
 	CriterionLocal    Criterion = "breaks up a socket or switch"
 	CriterionRails    Criterion = "spans more network cards"
@@ -167,15 +169,17 @@ func Decides(winner, loser Set, communicates bool) Criterion {
 	}{
 		{CriterionTier, winner.Tier != loser.Tier},
 		{CriterionDeltaV, winner.DeltaV != loser.DeltaV},
+		{CriterionSize, winner.GPUs.Count() != loser.GPUs.Count()},
 		{CriterionStranded, w.Stranded != l.Stranded},
 		{CriterionResidual, w.Residual != l.Residual},
 		{CriterionPairs, w.PairMBps != l.PairMBps},
+		{CriterionCut, w.CutMBps != l.CutMBps},
 		{CriterionNUMA, w.NUMANodes != l.NUMANodes},
 		{CriterionLocal, w.DeltaLocal != l.DeltaLocal},
 		{CriterionRails, w.Rails != l.Rails},
 	}
-	if !communicates {
-		order[0], order[1] = order[1], order[0]
+	if !communicates { // ΔV, size, tier
+		order[0], order[1], order[2] = order[1], order[2], order[0]
 	}
 	for _, c := range order {
 		if c.differs {

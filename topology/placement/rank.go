@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/topodra/topodra/topology"
 	"github.com/topodra/topodra/topology/quality"
 )
 
@@ -35,7 +36,7 @@ type stage uint8
 const (
 	stageTier  stage = iota
 	stageValue       // deltaV
-	stagePairs       // Stranded, Residual, PairMBps, NUMANodes
+	stagePairs       // Stranded, Residual, PairMBps, CutMBps, NUMANodes
 	stageAll
 )
 
@@ -171,7 +172,11 @@ func (r *ranking) compare(a, b *candidate) int {
 	}
 	r.upTo(a, stageValue)
 	r.upTo(b, stageValue)
-	if c := cmp.Or(cmp.Compare(a.deltaV, b.deltaV), cmp.Compare(a.tier, b.tier)); c != 0 {
+	if c := cmp.Or(
+		cmp.Compare(a.deltaV, b.deltaV),
+		cmp.Compare(a.union.Count(), b.union.Count()),
+		cmp.Compare(a.tier, b.tier),
+	); c != 0 {
 		return c
 	}
 	r.upTo(a, stagePairs)
@@ -180,6 +185,7 @@ func (r *ranking) compare(a, b *candidate) int {
 		cmp.Compare(a.keys.Stranded, b.keys.Stranded),
 		cmp.Compare(a.keys.Residual, b.keys.Residual),
 		cmp.Compare(b.keys.PairMBps, a.keys.PairMBps),
+		cmp.Compare(a.keys.CutMBps, b.keys.CutMBps),
 		cmp.Compare(a.keys.NUMANodes, b.keys.NUMANodes),
 	); c != 0 {
 		return c
@@ -205,6 +211,7 @@ func (r *ranking) upTo(c *candidate, to stage) {
 			c.keys.Stranded, c.keys.Residual = r.strandedBy(c)
 		}
 		c.keys.PairMBps = r.pr.class.PairMBps(whole)
+		c.keys.CutMBps = r.cut(c.union)
 		c.keys.NUMANodes = r.pr.class.NUMANodes(whole)
 		c.stage = stagePairs
 	}
@@ -217,6 +224,12 @@ func (r *ranking) upTo(c *candidate, to stage) {
 		c.keys.Rails = r.pr.class.Rails(c.union | r.pr.d.Held)
 		c.stage = stageAll
 	}
+}
+
+// cut returns the sum of the weights between the set and the other idle GPUs.
+func (r *ranking) cut(set topology.Mask) int64 {
+	class, rest := r.pr.class, r.s.idle&^set
+	return class.PairMBps(rest|set) - class.PairMBps(rest) - class.PairMBps(set)
 }
 
 // deltaV returns what the option costs later claims.

@@ -31,7 +31,8 @@ type found struct {
 
 // search ranks the unions of the smallest size of which one satisfies the policy.
 // The best set regardless of the policy is taken from the smallest size that fits
-// at all.
+// at all. Larger unions of GPUs that are touched already compete with it when the
+// demand does not communicate and the smallest would break up what is idle.
 func (pr *problem) search(ctx context.Context, v *valuer, s *stock) (found, error) {
 	out := found{exact: pr.class.Exact()}
 	combos, exact := pr.combinations(s)
@@ -40,7 +41,7 @@ func (pr *problem) search(ctx context.Context, v *valuer, s *stock) (found, erro
 		if size > pr.class.N() {
 			break
 		}
-		options, exact, err := pr.unions(ctx, s, combos, size)
+		options, exact, err := pr.unions(ctx, combos, size)
 		if err != nil {
 			return out, err
 		}
@@ -52,12 +53,53 @@ func (pr *problem) search(ctx context.Context, v *valuer, s *stock) (found, erro
 		if out.best == nil {
 			out.best, out.feasible = best, len(options)
 		}
-		if len(ranked) > 0 {
-			out.accepted = ranked
+		if len(ranked) == 0 {
+			continue
+		}
+		out.accepted = ranked
+		if pr.communicates || ranked[0].DeltaV == 0 {
 			return out, nil
 		}
+		more, exact, err := pr.touchedUnions(ctx, s, combos, size+1)
+		if err != nil {
+			return out, err
+		}
+		out.exact = out.exact && exact
+		if len(more) > 0 {
+			out.accepted, _ = pr.rank(v, s, append(options, more...))
+			out.feasible += len(more)
+		}
+		return out, nil
 	}
 	return out, nil
+}
+
+// touchedUnions returns the unions of at least the given size that can serve the
+// demand without an idle GPU.
+func (pr *problem) touchedUnions(ctx context.Context, s *stock, combos []*assigner, size int) ([]option, bool, error) {
+	var touched []*assigner
+	for _, a := range combos {
+		candidates := append([]topology.Mask(nil), a.candidates...)
+		enough := true
+		for i := range candidates {
+			candidates[i] &^= s.idle
+			enough = enough && candidates[i].Count() >= pr.d.Requests[i].Count
+		}
+		if enough {
+			touched = append(touched, newAssigner(pr, s, candidates))
+		}
+	}
+	var out []option
+	exact := true
+	for ; size <= min(pr.mostUnion(), (s.present&^s.idle).Count()) && len(touched) > 0; size++ {
+		options, sure, err := pr.unions(ctx, touched, size)
+		if err != nil {
+			return nil, false, err
+		}
+		exact = exact && sure
+		out = append(out, options...)
+	}
+	return out, exact, nil
 }
 
 // option is a union that can serve the demand and the assigner that says how.
@@ -126,7 +168,7 @@ func (pr *problem) narrow(candidates []topology.Mask, c Constraint, value topolo
 }
 
 // unions returns the unions of the given size that can serve the demand.
-func (pr *problem) unions(ctx context.Context, s *stock, combos []*assigner, size int) ([]option, bool, error) {
+func (pr *problem) unions(ctx context.Context, combos []*assigner, size int) ([]option, bool, error) {
 	var out []option
 	exact := true
 	seen := newMaskSet(pr.class.N(), len(combos) > 1)

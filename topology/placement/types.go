@@ -176,13 +176,17 @@ type Keys struct {
 	Residual int64
 	// PairMBps is the sum of the weights of all pairs; more is better.
 	PairMBps int64
+	// CutMBps is the sum of the weights between the set and the other idle GPUs;
+	// less is better: it leaves the better connected GPUs together.
+	CutMBps int64
 	// NUMANodes counts the NUMA nodes of the set; fewer is better.
 	NUMANodes int
 	// DeltaLocal is DeltaV computed with PCIe and NUMA distances instead of
 	// NVLinks; less is better. It keeps sockets whole on machines whose links are
 	// all alike.
 	DeltaLocal int64
-	// Rails counts the nearest network cards of the set; fewer is better.
+	// Rails counts the nearest network cards of the set, and GPUs without one;
+	// fewer is better.
 	Rails int
 }
 

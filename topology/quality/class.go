@@ -167,8 +167,16 @@ func (c *Class) PairMBps(s topology.Mask) int64 {
 // NUMANodes counts the known NUMA nodes of the set.
 func (c *Class) NUMANodes(s topology.Mask) int { return countGroups(c.numa, s) }
 
-// Rails counts the distinct nearest network cards of the set.
-func (c *Class) Rails(s topology.Mask) int { return countGroups(c.rails, s) }
+// Rails counts the distinct nearest network cards of the set. A GPU without one
+// counts for itself: it shares its way to the network with nobody.
+func (c *Class) Rails(s topology.Mask) int {
+	s &= topology.FullMask(c.n)
+	var near topology.Mask
+	for _, g := range c.rails {
+		near |= g
+	}
+	return countGroups(c.rails, s) + (s &^ near).Count()
+}
 
 func countGroups(groups []topology.Mask, s topology.Mask) int {
 	count := 0

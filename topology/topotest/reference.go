@@ -3,6 +3,7 @@
 package topotest
 
 import (
+	"fmt"
 	"sort"
 
 	"github.com/topodra/topodra/topology"
@@ -195,6 +196,7 @@ type Ranked struct {
 	Tier       int
 	DeltaV     int64
 	Pairs      int64
+	Cut        int64
 	NUMA       int
 	DeltaLocal int64
 	Rails      int
@@ -206,7 +208,7 @@ func (r *Reference) Rank(idle topology.Mask, k int, communicates bool) []Ranked 
 	before, localBefore := r.V(idle), r.Local().V(idle)
 	for _, s := range Subsets(idle, k) {
 		out = append(out, Ranked{
-			GPUs: s, Quality: r.Quality(s), DeltaV: before - r.V(idle&^s), Pairs: r.pairs(s),
+			GPUs: s, Quality: r.Quality(s), DeltaV: before - r.V(idle&^s), Pairs: r.pairs(s), Cut: r.cut(s, idle&^s),
 			NUMA: r.numa(s), DeltaLocal: localBefore - r.Local().V(idle&^s), Rails: r.rails(s),
 		})
 	}
@@ -228,6 +230,9 @@ func rankedBefore(a, b Ranked, communicates bool) bool {
 	}
 	if a.Pairs != b.Pairs {
 		return a.Pairs > b.Pairs
+	}
+	if a.Cut != b.Cut {
+		return a.Cut < b.Cut
 	}
 	if a.NUMA != b.NUMA {
 		return a.NUMA < b.NUMA
@@ -285,6 +290,16 @@ func (r *Reference) pairs(s topology.Mask) int64 {
 	return sum
 }
 
+func (r *Reference) cut(s, rest topology.Mask) int64 {
+	var sum int64
+	for i := range s.All() {
+		for j := range rest.All() {
+			sum += int64(r.M.WeightMBps(i, j))
+		}
+	}
+	return sum
+}
+
 func (r *Reference) numa(s topology.Mask) int {
 	seen := map[int]bool{}
 	for i := range s.All() {
@@ -298,9 +313,11 @@ func (r *Reference) numa(s topology.Mask) int {
 func (r *Reference) rails(s topology.Mask) int {
 	seen := map[string]bool{}
 	for i := range s.All() {
-		if n := r.M.GPUs[i].NearestNIC; n != "" {
-			seen[n] = true
+		name := r.M.GPUs[i].NearestNIC
+		if name == "" {
+			name = fmt.Sprintf("none near GPU %d", i)
 		}
+		seen[name] = true
 	}
 	return len(seen)
 }
