@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/topodra/topodra/test/cluster"
+)
+
+// testTimeout bounds one test: generous, because the machine may be busy.
+const testTimeout = 8 * time.Minute
+
+func testContext(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func startCluster(t *testing.T) *cluster.Cluster {
+	t.Helper()
+	c, err := cluster.Start(testContext(t), cluster.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// footprint lists what a node could leave behind on this machine.
+func footprint(t *testing.T) map[string][]string {
+	t.Helper()
+	found := map[string][]string{}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		found["mounts"] = append(found["mounts"], strings.TrimSpace(line))
+	}
+	err = filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // somebody else's, gone meanwhile
+			return nil
+		case err == nil && entry.IsDir():
+			found["cgroups"] = append(found["cgroups"], path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	links, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range links {
+		found["links"] = append(found["links"], fmt.Sprintf("%d %s", link.Index, link.Name))
+	}
+	for _, dir := range []string{"/run", "/run/netns", "/etc", "/etc/cni", "/opt", "/var/lib", "/var/lib/cni", "/var/log"} {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			found[dir] = append(found[dir], entry.Name())
+		}
+	}
+	for _, setting := range []string{
+		"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
+		"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes", "net/ipv4/ip_forward",
+	} {
+		value, err := os.ReadFile(filepath.Join("/proc/sys", setting))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found["settings"] = append(found["settings"], setting+"="+strings.TrimSpace(string(value)))
+	}
+	return found
+}
+
+// checkFootprint fails the test if this machine is not as it was. Links of dead namespaces go a moment later than these.
+func checkFootprint(t *testing.T, before map[string][]string, dir string) {
+	t.Helper()
+	diff := ""
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		if diff = cmp.Diff(before, footprint(t)); diff == "" {
+			break
+		}
+	}
+	if diff != "" {
+		t.Errorf("left behind on this machine (-before +after):\n%s", diff)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("directory %q of the node: got %v, want it gone", dir, err)
+	}
+	// Whatever the node started has its directory among its arguments or in its environment.
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, process := range processes {
+		command, cmdErr := os.ReadFile(filepath.Join(process, "cmdline"))
+		environment, envErr := os.ReadFile(filepath.Join(process, "environ"))
+		if errors.Join(cmdErr, envErr) == nil && strings.Contains(string(command)+string(environment), dir) {
+			t.Errorf("process %s is still there: %q", process, strings.ReplaceAll(string(command), "\x00", " "))
+		}
+	}
+}
+
+// sleeper is a pod of busybox that stays.
+func sleeper(name, nodeName string) *corev1.Pod {
+	no := false
+	grace := int64(1)
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault},
+		Spec: corev1.PodSpec{
+			NodeName: nodeName, EnableServiceLinks: &no, AutomountServiceAccountToken: &no, TerminationGracePeriodSeconds: &grace,
+			Containers: []corev1.Container{{
+				Name: "main", Image: BusyboxRef, ImagePullPolicy: corev1.PullNever,
+				Command: []string{"/bin/sh", "-c", "echo hello from $COLOUR; exec sleep 3600"},
+				Env:     []corev1.EnvVar{{Name: "COLOUR", Value: "green"}},
+			}},
+		},
+	}
+}
+
+// runPod creates a pod and waits until it runs.
+func runPod(t *testing.T, c *cluster.Cluster, n *Node, pod *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	ctx := testContext(t)
+	pods := c.Client().CoreV1().Pods(pod.Namespace)
+	if _, err := pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return waitForPod(t, c, n, pod.Name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
+}
+
+// waitForPod waits for a condition and returns the pod that fulfils it.
+func waitForPod(t *testing.T, c *cluster.Cluster, n *Node, name string, good func(*corev1.Pod) bool) *corev1.Pod {
+	t.Helper()
+	ctx := testContext(t)
+	for {
+		pod, err := c.Client().CoreV1().Pods(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if good(pod) {
+			return pod
+		}
+		if err := n.Err(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+		if ctx.Err() != nil {
+			t.Fatalf("waiting for pod %q: %v; its status: %v", name, ctx.Err(), pod.Status)
+		}
+	}
+}
+
+// TestNode runs a node and a pod on it, and checks that all traces of them go.
+func TestNode(t *testing.T) {
+	before := footprint(t)
+	c := startCluster(t)
+	n, err := Start(testContext(t), c, Options{Name: "node-a", Labels: map[string]string{"colour": "blue"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Stop() //nolint:errcheck // checked below, unless the test has failed before
+	ctx := testContext(t)
+	image, err := BusyboxImage(ctx, BusyboxRef)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.ImportImage(ctx, image); err != nil {
+		t.Fatal(err)
+	}
+	object, err := c.Client().CoreV1().Nodes().Get(ctx, "node-a", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := object.Labels["colour"]; got != "blue" {
+		t.Errorf("label of the node: got %q, want blue", got)
+	}
+	if got := object.Status.NodeInfo.KubeletVersion; got != "v1.37.2" {
+		t.Errorf("version of the kubelet: got %q, want v1.37.2", got)
+	}
+	if got := object.Status.NodeInfo.ContainerRuntimeVersion; got != "containerd://2.3.7" {
+		t.Errorf("version of the runtime: got %q, want containerd://2.3.7", got)
+	}
+	pod := runPod(t, c, n, sleeper("pod", "node-a"))
+
+	t.Run("inside", func(t *testing.T) { testInside(t, n, pod) })
+	t.Run("restarts", func(t *testing.T) { testRestarts(t, c, n, pod) })
+	t.Run("disconnected", func(t *testing.T) { testDisconnected(t, c, n, pod) })
+
+	// The second pod still runs when the node stops.
+	runPod(t, c, n, sleeper("late", "node-a"))
+	if err := n.Stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Client().CoreV1().Nodes().Get(ctx, "node-a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("node object after the end: got %v, want NotFound", err)
+	}
+	checkFootprint(t, before, n.Dir())
+}
+
+// testInside looks at a pod from inside and through its log.
+func testInside(t *testing.T, n *Node, pod *corev1.Pod) {
+	result, err := n.Exec(t.Context(), pod, "main", "env")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(strings.Split(result.Stdout, "\n"), "COLOUR=green") || result.ExitCode != 0 {
+		t.Errorf("environment: got %+v, want COLOUR=green in it", result)
+	}
+	result, err = n.Exec(t.Context(), pod, "main", "sh", "-c", "echo oops >&2; exit 3")
+	if want := (ExecResult{Stderr: "oops\n", ExitCode: 3}); err != nil || result != want {
+		t.Errorf("failing command: got %+v, %v, want %+v", result, err, want)
+	}
+	if log, err := n.Logs(pod, "main"); err != nil || log != "hello from green\n" {
+		t.Errorf("log: got %q, %v, want the greeting", log, err)
+	}
+	if _, err := n.Exec(t.Context(), pod, "nobody", "true"); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("container that does not exist: got %v, want %v", err, ErrNotRunning)
+	}
+	if !strings.HasPrefix(pod.Status.PodIP, "198.18.250.") {
+		t.Errorf("address of the pod: got %q, want one of the default subnet", pod.Status.PodIP)
+	}
+}
+
+// containerIDs returns what runs for a pod.
+func containerIDs(t *testing.T, n *Node, pod *corev1.Pod) []string {
+	t.Helper()
+	containers, err := n.Containers(t.Context(), pod.UID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, c := range containers {
+		if c.Running {
+			ids = append(ids, c.ID)
+		}
+	}
+	return ids
+}
+
+// testRestarts checks that containers survive their masters.
+func testRestarts(t *testing.T, c *cluster.Cluster, n *Node, pod *corev1.Pod) {
+	before := containerIDs(t, n, pod)
+	if len(before) != 1 {
+		t.Fatalf("containers of the pod: got %q, want one", before)
+	}
+	ctx := testContext(t)
+	if err := n.RestartKubelet(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.StopContainerd(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Exec(ctx, pod, "main", "true"); err == nil {
+		t.Error("command without containerd: got no error")
+	}
+	if err := n.StartContainerd(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, containerIDs(t, n, pod)); diff != "" {
+		t.Errorf("containers after restarts (-want +got):\n%s", diff)
+	}
+	if _, err := n.Exec(ctx, pod, "main", "true"); err != nil {
+		t.Error(err)
+	}
+	waitForPod(t, c, n, pod.Name, func(pod *corev1.Pod) bool {
+		return pod.Status.Phase == corev1.PodRunning && pod.Status.ContainerStatuses[0].RestartCount == 0
+	})
+}
+
+// testDisconnected deletes a pod while the kubelet does not hear of it.
+func testDisconnected(t *testing.T, c *cluster.Cluster, n *Node, pod *corev1.Pod) {
+	ctx := testContext(t)
+	n.Disconnect()
+	defer n.Connect()
+	pods := c.Client().CoreV1().Pods(pod.Namespace)
+	if err := pods.Delete(ctx, pod.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(3 * time.Second) // longer than it takes with a connection
+	if got := containerIDs(t, n, pod); len(got) != 1 {
+		t.Errorf("containers of a pod that was deleted out of sight: got %q, want one", got)
+	}
+	n.Connect()
+	for {
+		_, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if got := containerIDs(t, n, pod); len(got) != 0 {
+		t.Errorf("containers of a pod that is gone: got %q, want none", got)
+	}
+}
