@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cdi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/topodra/topodra/internal/atomicfile"
+)
+
+// specExt is the ending of our files. JSON, since the CDI library reads it
+// strictly and people's editors show it alike.
+const specExt = ".json"
+
+// Dir is the directory from which the container runtime reads CDI specs.
+type Dir struct{ path string }
+
+// NewDir returns the directory at an absolute path; it is made when the first
+// spec is written.
+func NewDir(path string) (*Dir, error) {
+	if !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("configuring CDI: directory %q is not absolute", path)
+	}
+	return &Dir{path: filepath.Clean(path)}, nil
+}
+
+// Path of the claim's spec.
+func (d *Dir) Path(claim types.UID) string {
+	return filepath.Join(d.path, cdi.GenerateTransientSpecName(Vendor, Class, string(claim))+specExt)
+}
+
+// Write puts the spec in place, atomically and durably, and reads it back.
+// Nothing is written when the same spec is there already.
+func (d *Dir) Write(claim types.UID, spec *specs.Spec) error {
+	if claim == "" || strings.ContainsAny(string(claim), "/"+separator) {
+		return fmt.Errorf("writing CDI spec: %q is no claim UID", claim)
+	}
+	if have, err := d.Read(claim); err == nil && equal(have, spec) {
+		return nil
+	}
+	if err := d.write(claim, spec); err != nil {
+		return fmt.Errorf("writing CDI spec of claim %q: %w", claim, err)
+	}
+	have, err := d.Read(claim)
+	if err != nil {
+		return fmt.Errorf("reading back CDI spec of claim %q: %w", claim, err)
+	}
+	if !equal(have, spec) {
+		return fmt.Errorf("reading back CDI spec of claim %q: %q differs from what was written", claim, d.Path(claim))
+	}
+	return nil
+}
+
+// write has the CDI library validate and write the spec, and syncs it: the
+// library renames into place, but leaves it to the kernel when data and name
+// reach the disk.
+func (d *Dir) write(claim types.UID, spec *specs.Spec) error {
+	if err := os.MkdirAll(d.path, 0o755); err != nil {
+		return err
+	}
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(d.path), cdi.WithAutoRefresh(false))
+	if err != nil {
+		return err
+	}
+	path := d.Path(claim)
+	if err := cache.WriteSpec(spec, filepath.Base(path)); err != nil {
+		return err
+	}
+	// The library's temporary file is private; a runtime that is not root reads.
+	if err := os.Chmod(path, 0o644); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	return atomicfile.SyncDir(d.path)
+}
+
+// Read loads and validates the claim's spec by the CDI library. A spec that is
+// not there is fs.ErrNotExist.
+func (d *Dir) Read(claim types.UID) (*specs.Spec, error) {
+	spec, err := cdi.ReadSpec(d.Path(claim), 0)
+	if err != nil {
+		return nil, fmt.Errorf("reading CDI spec of claim %q: %w", claim, err)
+	}
+	if spec.GetVendor() != Vendor || spec.GetClass() != Class {
+		return nil, fmt.Errorf("reading CDI spec of claim %q: its kind is %q", claim, spec.Kind)
+	}
+	return spec.Spec, nil
+}
+
+// Remove deletes the claim's spec if there is one.
+func (d *Dir) Remove(claim types.UID) error {
+	if claim == "" || strings.ContainsAny(string(claim), "/"+separator) {
+		return fmt.Errorf("removing CDI spec: %q is no claim UID", claim)
+	}
+	if _, err := os.Lstat(d.path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return atomicfile.Remove(d.Path(claim))
+}
+
+// List returns the claims that have a spec, readable or not, in order. Files of
+// others are left out.
+func (d *Dir) List() ([]types.UID, error) {
+	entries, err := os.ReadDir(d.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing CDI specs: %w", err)
+	}
+	prefix := cdi.GenerateTransientSpecName(Vendor, Class, "")
+	var out []types.UID
+	for _, entry := range entries {
+		rest, ours := strings.CutPrefix(entry.Name(), prefix)
+		uid, complete := strings.CutSuffix(rest, specExt)
+		if ours && complete && uid != "" && !strings.Contains(uid, separator) {
+			out = append(out, types.UID(uid))
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// equal compares specs by what they say on disk.
+func equal(a, b *specs.Spec) bool {
+	first, errA := json.Marshal(a)
+	second, errB := json.Marshal(b)
+	return errA == nil && errB == nil && bytes.Equal(first, second)
+}
