@@ -27,6 +27,7 @@ type Plugin struct {
 var (
 	_ fwk.PreScorePlugin    = &Plugin{}
 	_ fwk.ScorePlugin       = &Plugin{}
+	_ fwk.ReservePlugin     = &Plugin{}
 	_ fwk.SignPlugin        = &Plugin{}
 	_ fwk.EnqueueExtensions = &Plugin{}
 )
@@ -58,6 +59,13 @@ func (pl *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint,
 	}
 	return nil, nil
 }
+
+// Reserve does nothing. It is there because the scheduler asks only plugins that
+// could reject a pod for EventsToRegister, which checks the profile.
+func (pl *Plugin) Reserve(context.Context, fwk.CycleState, *v1.Pod, string) *fwk.Status { return nil }
+
+// Unreserve does nothing.
+func (pl *Plugin) Unreserve(context.Context, fwk.CycleState, *v1.Pod, string) {}
 
 // SignPod adds nothing: pods without claims score alike everywhere.
 func (pl *Plugin) SignPod(context.Context, *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
