@@ -47,8 +47,8 @@ func buildProducts() map[string]Product {
 		{"A40 A4500 A5000 A5500 A6000 RTXA4500 RTXA5000 RTXA5500 RTXA6000 3090 3090TI RTX3090", rateAmpere, 4, 4},
 		{"A2 A10 A10G A10M A16 A4000 RTXA4000", 0, 0, 4},
 		{"L4 L20 L40 L40S L40G 4080 4090 RTX4090 RTX6000ADA", 0, 0, 4},
-		{"H100 H200 H800 H20 GH200 HOPPER", rateNVLink4, 18, 5},
-		{"B100 B200 GB200 BLACKWELL", rateNVLink5, 18, 5},
+		{"H100 H200 H800 H20 GH200", rateNVLink4, 18, 5},
+		{"B100 B200 GB200", rateNVLink5, 18, 5},
 		{"B300 GB300", rateNVLink5, 18, 6},
 		{"5080 5090 RTX5090 RTXPRO6000", 0, 0, 5},
 	}
@@ -61,11 +61,16 @@ func buildProducts() map[string]Product {
 	return out
 }
 
+// architectures stand for the data-centre model of a generation in texts that name
+// no model.
+var architectures = map[string]string{"PASCAL": "P100", "VOLTA": "V100", "HOPPER": "H100", "BLACKWELL": "B200"}
+
 // FindProduct looks for the names of GPU models in a text such as "8x A100 SXM
 // HGX" or "NVIDIA A100-SXM4-80GB". When the text names several models, the
 // slowest rate that is not zero, the most ports and the oldest PCIe generation
-// count, because the text does not say which GPU is which. ok is false when no
-// model is named.
+// count, because the text does not say which GPU is which. A text without a model
+// may name an architecture, which stands for its data-centre model. ok is false when
+// nothing is recognised.
 func FindProduct(text string) (p Product, ok bool) {
 	words := strings.FieldsFunc(strings.ToUpper(text), func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r)
@@ -82,7 +87,15 @@ func FindProduct(text string) (p Product, ok bool) {
 		i += used
 		p, ok = mergeProduct(p, found, ok), true
 	}
-	return p, ok
+	if ok {
+		return p, true
+	}
+	for _, word := range words {
+		if model, found := architectures[word]; found {
+			return products[model], true
+		}
+	}
+	return Product{}, false
 }
 
 // longestProduct matches up to three words that start the list, joined, so that

@@ -73,13 +73,20 @@ func (r *rawMachine) fillLinks(m *topology.Machine) error {
 		if classes, err = parseCells("pcieClass", r.pcie); err != nil {
 			return err
 		}
+		for i := range classes {
+			for j, l := range classes[i] {
+				if !l.known {
+					return fmt.Errorf("pcieClass: row %d, column %d: %s is not a PCIe class", i, j, l)
+				}
+			}
+		}
 	}
 	for i := range cells {
 		for j := range i {
 			pair := r.worse(i, j, cells[i][j], cells[j][i], "links")
 			m.NVLinks[i][j], m.NVLinks[j][i] = pair.nvlinks, pair.nvlinks
 			class := pair.class
-			if classes != nil && classes[i][j].known && classes[j][i].known {
+			if classes != nil {
 				class = r.worse(i, j, classes[i][j], classes[j][i], "pcieClass").class
 			} else if !pair.known {
 				class = r.inferClass(m, i, j)

@@ -18,7 +18,8 @@ const smiKind = "nvidia-smi topo -m"
 var (
 	ansiEscape = regexp.MustCompile(`\x1b\[[0-9;]*[A-Za-z]`)
 	gpuLabel   = regexp.MustCompile(`^GPU([0-9]{1,4})$`)
-	nicLabel   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]*$`)
+	nicLabel   = regexp.MustCompile(`^[A-Za-z][A-Za-z_.-]*[0-9][A-Za-z0-9_.-]*$`)
+	cutLabel   = regexp.MustCompile(`^[A-Za-z][A-Za-z_.-]*$`)
 	nicLegend  = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9_.-]*)\s*:\s*(\S+)$`)
 )
 
@@ -78,7 +79,7 @@ func splitSMI(text string) (*smiTable, error) {
 			continue
 		}
 		if t.columns == nil {
-			if gpuLabel.MatchString(fields[0]) && len(fields) > 0 {
+			if isHeader(fields) {
 				if err := t.readHeader(fields); err != nil {
 					return nil, err
 				}
@@ -106,6 +107,22 @@ func splitSMI(text string) (*smiTable, error) {
 	return t, nil
 }
 
+// isHeader tells the header, which goes on with another label, from the row of a
+// GPU, which goes on with a link, and from sentences.
+func isHeader(fields []string) bool {
+	if !gpuLabel.MatchString(fields[0]) {
+		return false
+	}
+	if len(fields) == 1 {
+		return true
+	}
+	if _, words := tailAt(fields[1:]); words > 0 {
+		return true
+	}
+	_, err := parseLink(fields[1])
+	return err != nil && nicLabel.MatchString(fields[1])
+}
+
 // readHeader tells link columns, which are single words, from the phrases behind
 // them: "CPU Affinity", "NUMA Affinity", "GPU NUMA ID".
 func (t *smiTable) readHeader(fields []string) error {
@@ -123,7 +140,7 @@ func (t *smiTable) readHeader(fields []string) error {
 			return fmt.Errorf("header: link column %q behind the affinity columns", label)
 		case seen[label]:
 			return fmt.Errorf("header: column %q appears twice", label)
-		case !nicLabel.MatchString(label):
+		case !nicLabel.MatchString(label) && (i < len(fields)-1 || !cutLabel.MatchString(label)):
 			return fmt.Errorf("header: %q, column %d, is not the name of a GPU or network card", label, i)
 		}
 		seen[label] = true
@@ -262,6 +279,9 @@ func (t *smiTable) readNICs(r *rawMachine, gpuColumns, nicColumns []int) error {
 			theirs, err := t.nicCell(r, gpu, at)
 			if err != nil {
 				return err
+			}
+			if self := topology.PCIeSelf.String(); mine == self || theirs == self {
+				return fmt.Errorf("rows %q and %q: %q: a NIC is not a GPU", gpu, label, self)
 			}
 			nic.ToGPU = append(nic.ToGPU, r.worseNIC(label, gpu, mine, theirs))
 		}
