@@ -30,7 +30,11 @@ func WriteReport(w io.Writer, r *Report, style Style) error {
 	writeJobs(&b, r, style)
 	writePending(&b, r, style)
 	writeTotals(&b, r, style)
-	for _, line := range wrap(r.Note, tableWidth) {
+	note := r.Note
+	if r.Seconds > 0 {
+		note += fmt.Sprintf(" The demo took %.1f s.", r.Seconds)
+	}
+	for _, line := range wrap(note, tableWidth) {
 		b.WriteString(style.paint(ansiDim, line) + "\n")
 	}
 	if _, err := io.WriteString(w, b.String()); err != nil {
@@ -83,7 +87,7 @@ func writeJobs(b *strings.Builder, r *Report, style Style) {
 
 func legend(r *Report) string {
 	return fmt.Sprintf("best: GB/s of the best set of free GPUs on any node at the moment the job arrived, found by brute force under each scheduler "+
-		"on its own state. tier 0: within %d %% of it. A single GPU has no links to compare.", r.TierPercent)
+		"on its own state. tier 0: within %d %% of it. !: the job's guarantee is broken. A single GPU has no links to compare.", r.TierPercent)
 }
 
 func finishedText(jobs []string) string {
@@ -113,6 +117,9 @@ func side(o Outcome, style Style) string {
 	best, tier := "none", "·"
 	if o.Optimum != nil {
 		best, tier = formatGBps(o.Optimum.GBps), strconv.Itoa(o.Tier)
+	}
+	if o.Violated {
+		tier += "!"
 	}
 	got := padLeft(strconv.Itoa(o.Placed.Rings), ringsWidth) + " " + padLeft(formatGBps(o.Placed.GBps), gbpsWidth)
 	return left + style.paint(verdictColour(o), got) + " " + padLeft(best, bestWidth) + " " + padLeft(tier, tierWidth)

@@ -46,6 +46,7 @@ func sampleReport() *Report {
 	return &Report{
 		Note:        "Simulated GPUs.",
 		TierPercent: 10,
+		Seconds:     20.9,
 		Nodes: []NodeInfo{
 			{Name: "cube-mesh", Machine: "dgx1v_8xv100", GPUs: 8, Links: "hybrid cube mesh"},
 			{Name: "pcie-only", Machine: "pcie_8x_pix_node_sys", GPUs: 8, Links: "no NVLink"},
