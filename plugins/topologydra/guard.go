@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
@@ -30,15 +29,6 @@ func checkFeatures(features feature.Features, options Options) error {
 		return errors.New("the feature gate DRAConsumableCapacity is off, GPUs could not be shared: remove DRAConsumableCapacity=false from --feature-gates")
 	}
 	return nil
-}
-
-// explainInTreeError recognises the error that two DRA plugins in one profile
-// cause when both index pods by claim.
-func explainInTreeError(err error, profile string) error {
-	if strings.Contains(err.Error(), "indexer conflict") {
-		return fmt.Errorf("profile %q: %w (%w)", profile, errBothPlugins, err)
-	}
-	return fmt.Errorf("starting the in-tree plugin: %w", err)
 }
 
 // pluginLister is the part of the scheduler's framework that a handle does not

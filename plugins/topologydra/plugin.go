@@ -104,9 +104,9 @@ func newPlugin(ctx context.Context, obj runtime.Object, handle fwk.Handle, optio
 		return nil, err
 	}
 	overlay := kube.NewOverlay(manager)
-	inner, err := dynamicresources.New(ctx, innerArgs, kube.WithManager(handle, overlay), features)
+	inner, err := dynamicresources.New(ctx, innerArgs, kube.InnerHandle(handle, overlay), features)
 	if err != nil {
-		return nil, explainInTreeError(err, handle.ProfileName())
+		return nil, fmt.Errorf("starting the in-tree plugin: %w", err)
 	}
 	embedded, ok := inner.(*dynamicresources.DynamicResources)
 	if !ok {

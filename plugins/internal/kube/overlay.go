@@ -28,19 +28,26 @@ func NewOverlay(manager fwk.SharedDRAManager) *Overlay {
 	return &Overlay{SharedDRAManager: manager, recorder: &recorder{}}
 }
 
-// WithManager returns the handle with another DRA manager.
-func WithManager(handle fwk.Handle, manager fwk.SharedDRAManager) fwk.Handle {
-	return &handleWithManager{Handle: handle, manager: manager}
+// InnerHandle returns the handle for an in-tree plugin that runs inside another:
+// with another DRA manager, and another profile name. The in-tree plugin uses the
+// latter only to name its index of pods. An own name lets both plugins start in
+// one profile, so that the check of the profile, which says what to do about it,
+// is reached.
+func InnerHandle(handle fwk.Handle, manager fwk.SharedDRAManager) fwk.Handle {
+	return &innerHandle{Handle: handle, manager: manager}
 }
 
-// handleWithManager overrides one method of the handle.
-type handleWithManager struct {
+// innerHandle overrides two methods of the handle.
+type innerHandle struct {
 	fwk.Handle
 	manager fwk.SharedDRAManager
 }
 
 // SharedDRAManager returns the other manager.
-func (h *handleWithManager) SharedDRAManager() fwk.SharedDRAManager { return h.manager }
+func (h *innerHandle) SharedDRAManager() fwk.SharedDRAManager { return h.manager }
+
+// ProfileName returns a name that no profile has: it is no valid scheduler name.
+func (h *innerHandle) ProfileName() string { return h.Handle.ProfileName() + " (decorated)" }
 
 // ResourceClaims returns the shared tracker, watched by the overlay.
 func (o *Overlay) ResourceClaims() fwk.ResourceClaimTracker {
