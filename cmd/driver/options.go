@@ -19,6 +19,7 @@ import (
 	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/driver"
 	"github.com/topodra/topodra/driver/device"
+	"github.com/topodra/topodra/driver/nvml"
 	"github.com/topodra/topodra/driver/publish"
 	"github.com/topodra/topodra/driver/recorded"
 )
@@ -175,7 +176,7 @@ func (o *options) client() (kubernetes.Interface, error) {
 // source chooses where devices come from.
 func (o *options) source() (device.Source, error) {
 	if o.machine == "" {
-		return nil, errors.New("set --machine")
+		return nvml.New(o.driverRoot, o.sysfsRoot)
 	}
 	return recorded.New(o.machine, o.nodeName), nil
 }
