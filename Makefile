@@ -69,6 +69,17 @@ $(KUBERNETES_STAMP): go.mod go.sum
 	done
 	@touch $@
 
+NODE_STAMP := $(BIN)/.node.stamp
+
+.PHONY: binaries-node
+binaries-node: binaries $(NODE_STAMP) ## Build also what a real node on this machine needs: kubelet and containerd.
+
+$(NODE_STAMP): go.mod go.sum hack/node/go.mod hack/node/go.sum
+	@mkdir -p $(BIN)
+	$(GO) build -trimpath -ldflags '$(ldflags)' -o $(BIN)/kubelet k8s.io/kubernetes/cmd/kubelet
+	$(GO) -C hack/node build -trimpath -o $(CURDIR)/$(BIN)/ tool
+	@touch $@
+
 # build_ours builds one of our programs: its package, its name in bin/.
 define build_ours
 .PHONY: $(2)
@@ -116,6 +127,10 @@ test-process: binaries ## Run the tests that start a control plane.
 test-upstream: $(KUBERNETES_STAMP) ## Run Kubernetes' own DRA integration tests with our plugin in place of the in-tree one.
 	PATH="$(CURDIR)/$(BIN):$$PATH" test/upstream/run.sh
 
+.PHONY: test-node
+test-node: binaries-node ## Run the tests on a real node of this machine; needs root and what hack/install-node-deps.sh installs.
+	$(GO) test -tags e2e -p 1 -timeout $(TEST_TIMEOUT) ./test/node/... ./test/e2e/...
+
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME each.
 	hack/fuzz.sh '$(FUZZTIME)'
@@ -157,6 +172,7 @@ verify-imports: ## Check the import directions between packages.
 verify-modules:
 	$(GO) mod tidy -diff
 	$(GO) -C hack/tools mod tidy -diff
+	$(GO) -C hack/node mod tidy -diff
 
 # Tools have a module of their own, so that their dependencies never meet ours.
 $(TOOLS)/golangci-lint: hack/tools/go.mod hack/tools/go.sum $(wildcard hack/tools/golangci-lint/*.go)

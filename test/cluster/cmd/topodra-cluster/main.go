@@ -57,7 +57,7 @@ type node struct{ name, machine string }
 type config struct {
 	options         cluster.Options
 	nodes           []node
-	manifests       string
+	manifests       []string
 	schedulerConfig string
 	stock, topodra  bool
 	driverArgs      []string
@@ -69,7 +69,8 @@ func parseArgs(args []string, stderr io.Writer) (config, error) {
 	flags := flag.NewFlagSet("topodra-cluster", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	nodes := flags.String("nodes", "", "simulated nodes: `NAME=MACHINE.json,…`")
-	flags.StringVar(&c.manifests, "manifests", "", "`directory` whose DeviceClasses are created; default manifests/ of the repository")
+	manifests := flags.String("manifests", "",
+		"`FILE,DIRECTORY,…` whose DeviceClasses are created, in this order; default those of the repository, with nvidia.com/gpu as an extended resource")
 	flags.StringVar(&c.schedulerConfig, "scheduler-config", "",
 		"`file` with the KubeSchedulerConfiguration of our scheduler; default manifests/scheduler/scheduler-config.yaml of the repository")
 	flags.BoolVar(&c.topodra, "topodra-scheduler", true, "run our scheduler")
@@ -86,6 +87,9 @@ func parseArgs(args []string, stderr io.Writer) (config, error) {
 		return config{}, fmt.Errorf("reading the command line: unexpected argument %q", flags.Arg(0))
 	}
 	c.driverArgs = strings.Fields(*driverArgs)
+	if *manifests != "" {
+		c.manifests = strings.Split(*manifests, ",")
+	}
 	var err error
 	if c.nodes, err = parseNodes(*nodes); err != nil {
 		return config{}, err
@@ -95,15 +99,18 @@ func parseArgs(args []string, stderr io.Writer) (config, error) {
 
 // fillPaths sets the default paths of the repository.
 func (c *config) fillPaths() error {
-	if c.manifests != "" && (c.schedulerConfig != "" || !c.topodra) {
+	if c.manifests != nil && (c.schedulerConfig != "" || !c.topodra) {
 		return nil
 	}
 	root, err := cluster.RepoRoot()
 	if err != nil {
 		return fmt.Errorf("%w; run inside it, or set --manifests and --scheduler-config", err)
 	}
-	if c.manifests == "" {
-		c.manifests = filepath.Join(root, "manifests")
+	if c.manifests == nil {
+		// The second one replaces a class of the first.
+		for _, name := range []string{"deviceclasses.yaml", "deviceclasses-extended-resource.yaml"} {
+			c.manifests = append(c.manifests, filepath.Join(root, "manifests", "base", name))
+		}
 	}
 	if c.schedulerConfig == "" {
 		c.schedulerConfig = filepath.Join(root, "manifests", "scheduler", "scheduler-config.yaml")
@@ -171,7 +178,7 @@ func populate(ctx context.Context, c *cluster.Cluster, config config, stdout io.
 	if err := c.RunPods(); err != nil {
 		return fmt.Errorf("starting the stand-in for kubelets: %w", err)
 	}
-	if err := c.Apply(ctx, []string{config.manifests}, "DeviceClass"); err != nil {
+	if err := c.Apply(ctx, config.manifests, "DeviceClass"); err != nil {
 		return err
 	}
 	for _, n := range config.nodes {

@@ -104,8 +104,9 @@ func TestRun(t *testing.T) {
 	if err != nil || len(slices.Items) == 0 || slices.Items[0].Spec.Driver != driverName {
 		t.Errorf("slices: got %v, %v, want those of our driver", slices, err)
 	}
-	if _, err := client.ResourceV1().DeviceClasses().Get(t.Context(), "gpu.topodra.dev", metav1.GetOptions{}); err != nil {
-		t.Errorf("device class of the manifests: %v", err)
+	class, err := client.ResourceV1().DeviceClasses().Get(t.Context(), "gpu.topodra.dev", metav1.GetOptions{})
+	if err != nil || class.Spec.ExtendedResourceName == nil || *class.Spec.ExtendedResourceName != "nvidia.com/gpu" {
+		t.Errorf("device class of the manifests: got %v, %v, want one with an extended resource", class, err)
 	}
 	for _, want := range []string{
 		"node gpu-node is ready: 8 devices of dgx1v_8xv100.json\n", "stock scheduler is ready", "our scheduler is ready",
