@@ -80,8 +80,10 @@ func (n *Node) writeContainerdConfig() error {
 	return nil
 }
 
-// containerdState holds what does not outlive a reboot.
-func (n *Node) containerdState() string { return n.path("run") }
+// volatileDir stands for /run: its content does not outlive a reboot.
+func (n *Node) volatileDir() string { return n.path("run") }
+
+func (n *Node) containerdState() string { return filepath.Join(n.volatileDir(), "containerd") }
 
 // StartContainerd starts containerd and returns when it answers. It does nothing if containerd runs.
 func (n *Node) StartContainerd(ctx context.Context) error {

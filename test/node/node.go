@@ -187,8 +187,8 @@ func (n *Node) PluginRegistryDir() string { return n.path("k", "plugins_registry
 // PluginsDir is where drivers have directories of their own.
 func (n *Node) PluginsDir() string { return n.path("k", "plugins") }
 
-// CDIDir is where containerd looks for CDI specs.
-func (n *Node) CDIDir() string { return n.path("cdi") }
+// CDIDir is where containerd looks for CDI specs. A reboot empties it.
+func (n *Node) CDIDir() string { return filepath.Join(n.volatileDir(), "cdi") }
 
 // NRISocket is containerd's socket for NRI plugins.
 func (n *Node) NRISocket() string { return n.path("nri.sock") }

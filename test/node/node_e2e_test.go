@@ -5,15 +5,18 @@
 package node
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -217,7 +220,8 @@ func TestNode(t *testing.T) {
 	t.Run("disconnected", func(t *testing.T) { testDisconnected(t, c, n, pod) })
 
 	// The second pod still runs when the node stops.
-	runPod(t, c, n, sleeper("late", "node-a"))
+	late := runPod(t, c, n, sleeper("late", "node-a"))
+	t.Run("reboot", func(t *testing.T) { testReboot(t, c, n, late) })
 	if err := n.Stop(); err != nil {
 		t.Error(err)
 	}
@@ -324,4 +328,152 @@ func testDisconnected(t *testing.T, c *cluster.Cluster, n *Node, pod *corev1.Pod
 	if got := containerIDs(t, n, pod); len(got) != 0 {
 		t.Errorf("containers of a pod that is gone: got %q, want none", got)
 	}
+}
+
+// testReboot checks that pods come back after a loss of power, in new containers and with a new boot id.
+func testReboot(t *testing.T, c *cluster.Cluster, n *Node, pod *corev1.Pod) {
+	ctx := testContext(t)
+	before := containerIDs(t, n, pod)
+	if err := os.WriteFile(filepath.Join(n.CDIDir(), "leftover.json"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bootID := func() string {
+		said, err := n.Command(ctx, "cat", "/proc/sys/kernel/random/boot_id")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return said
+	}
+	old := bootID()
+	for range 2 { // the second time there is a mount to replace
+		if err := n.Reboot(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if now := bootID(); now == old || len(now) != len(old) {
+			t.Errorf("boot id: got %q, want another one than %q", now, old)
+		} else {
+			old = now
+		}
+	}
+	if entries, err := os.ReadDir(n.CDIDir()); err != nil || len(entries) != 0 {
+		t.Errorf("CDI directory after a reboot: got %v, %v, want it empty", entries, err)
+	}
+	var after []string
+	for len(after) == 0 && ctx.Err() == nil {
+		time.Sleep(100 * time.Millisecond)
+		after = containerIDs(t, n, pod)
+	}
+	if len(after) != 1 || after[0] == before[0] {
+		t.Errorf("containers of the pod: got %q, want one that is not of %q", after, before)
+	}
+	waitForPod(t, c, n, pod.Name, func(pod *corev1.Pod) bool { return pod.Status.ContainerStatuses[0].RestartCount > 0 })
+}
+
+// Environment variables that turn a test binary into a launcher that does not end as it should.
+const (
+	crashEnv    = "TOPODRA_TEST_NODE_CRASH"
+	crashDirEnv = "TOPODRA_TEST_NODE_DIR"
+)
+
+func TestMain(m *testing.M) {
+	if how := os.Getenv(crashEnv); how != "" {
+		crash(how, os.Getenv(crashDirEnv))
+	}
+	os.Exit(m.Run())
+}
+
+// crash starts a cluster and a node with a pod, says so, and dies.
+func crash(how, dir string) {
+	ctx := context.Background()
+	c, err := cluster.Start(ctx, cluster.Options{Dir: filepath.Join(dir, "c")})
+	if err != nil {
+		panic(err)
+	}
+	n, err := Start(ctx, c, Options{Dir: filepath.Join(dir, "n"), RemoveToo: []string{filepath.Join(dir, "c")}})
+	if err != nil {
+		panic(err)
+	}
+	image, err := BusyboxImage(ctx, BusyboxRef)
+	if err == nil {
+		err = n.ImportImage(ctx, image)
+	}
+	if err != nil {
+		panic(err)
+	}
+	pods := c.Client().CoreV1().Pods(metav1.NamespaceDefault)
+	if _, err := pods.Create(ctx, sleeper("pod", n.Name()), metav1.CreateOptions{}); err != nil {
+		panic(err)
+	}
+	for {
+		pod, err := pods.Get(ctx, "pod", metav1.GetOptions{})
+		if err != nil {
+			panic(err)
+		}
+		if pod.Status.Phase == corev1.PodRunning {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if how == "panic" {
+		panic("on purpose")
+	}
+	fmt.Println("running")
+	select {} // until a signal comes
+}
+
+// TestCrash has launchers die in several ways while a pod runs, and checks that nothing remains.
+func TestCrash(t *testing.T) {
+	for how, sig := range map[string]syscall.Signal{"panic": 0, "interrupt": syscall.SIGINT, "kill": syscall.SIGKILL} {
+		t.Run(how, func(t *testing.T) {
+			before := footprint(t)
+			dir, err := os.MkdirTemp("", "tn-")
+			if err != nil {
+				t.Fatal(err)
+			}
+			launcher := exec.CommandContext(testContext(t), os.Args[0])
+			launcher.Env = append(os.Environ(), crashEnv+"="+how, crashDirEnv+"="+dir)
+			launcher.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			output, err := launcher.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var said strings.Builder
+			launcher.Stderr = &said
+			if err := launcher.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if sig != 0 {
+				line, err := bufio.NewReader(output).ReadString('\n')
+				if err != nil || line != "running\n" {
+					t.Fatalf("launcher: got %q, %v, want it to run a pod; it says:\n%s", line, err, said.String())
+				}
+				// The whole group, as a terminal does at Ctrl-C.
+				if err := syscall.Kill(-launcher.Process.Pid, sig); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err = launcher.Wait()
+			if err == nil || sig == 0 && !strings.Contains(said.String(), "on purpose") {
+				t.Errorf("launcher: got %v, want an end by %q; it says:\n%s", err, how, said.String())
+			}
+			if err := waitGone(filepath.Join(dir, "n")); err != nil {
+				t.Error(err)
+			}
+			if err := os.Remove(dir); err != nil { // the control plane's directory is gone, too
+				t.Error(err)
+			}
+			checkFootprint(t, before, dir)
+		})
+	}
+}
+
+// waitGone waits for the warden's work.
+func waitGone(path string) error {
+	for range 600 {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return fmt.Errorf("%q is still there after a minute", path)
 }
