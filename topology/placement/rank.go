@@ -15,6 +15,7 @@ type ranking struct {
 	pr     *problem
 	v      *valuer
 	s      *stock
+	by     []*assigner
 	before int64 // V of the state
 	local  *quality.Class
 	localV int64
@@ -41,8 +42,8 @@ const (
 )
 
 // rank returns the best sets that satisfy the policy and the best set of all.
-func (pr *problem) rank(v *valuer, s *stock, options []option) (accepted []Set, best *Set) {
-	r := &ranking{pr: pr, v: v, s: s, before: v.of(s)}
+func (pr *problem) rank(v *valuer, s *stock, by []*assigner, options []option) (accepted []Set, best *Set) {
+	r := &ranking{pr: pr, v: v, s: s, by: by, before: v.of(s)}
 	if pr.d.Policy.Mode != Required {
 		accepted = r.sets(r.top(options, pr.opts.MaxSets))
 		first := accepted[0].clone()
@@ -244,7 +245,7 @@ func (r *ranking) deltaV(c *candidate) int64 {
 // after returns what is left of every GPU when the option is taken.
 func (r *ranking) after(c *candidate) []Capacity {
 	left := slices.Clone(r.s.left)
-	per, _, _ := c.by.assign(c.union)
+	per, _, _ := r.by[c.by].assign(c.union)
 	for i, gpus := range per {
 		for g := range gpus.All() {
 			if r.pr.d.Requests[i].Exclusive {
@@ -273,7 +274,7 @@ func (r *ranking) sets(top []*candidate) []Set {
 	out := make([]Set, 0, len(top))
 	for _, c := range top {
 		r.upTo(c, stageAll)
-		per, _, _ := c.by.assign(c.union)
+		per, _, _ := r.by[c.by].assign(c.union)
 		out = append(out, Set{
 			GPUs: c.union, PerRequest: per, Quality: r.qualityOf(c.option), Tier: c.tier, DeltaV: c.deltaV, Keys: c.keys,
 		})

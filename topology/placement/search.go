@@ -41,7 +41,7 @@ func (pr *problem) search(ctx context.Context, v *valuer, s *stock) (found, erro
 		if size > pr.class.N() {
 			break
 		}
-		options, exact, err := pr.unions(ctx, combos, size)
+		options, exact, err := pr.unions(ctx, combos, 0, size)
 		if err != nil {
 			return out, err
 		}
@@ -49,7 +49,7 @@ func (pr *problem) search(ctx context.Context, v *valuer, s *stock) (found, erro
 		if len(options) == 0 {
 			continue
 		}
-		ranked, best := pr.rank(v, s, options)
+		ranked, best := pr.rank(v, s, combos, options)
 		if out.best == nil {
 			out.best, out.feasible = best, len(options)
 		}
@@ -60,13 +60,13 @@ func (pr *problem) search(ctx context.Context, v *valuer, s *stock) (found, erro
 		if pr.communicates || ranked[0].DeltaV == 0 {
 			return out, nil
 		}
-		more, exact, err := pr.touchedUnions(ctx, s, combos, size+1)
+		combos, more, exact, err := pr.touchedUnions(ctx, s, combos, size+1)
 		if err != nil {
 			return out, err
 		}
 		out.exact = out.exact && exact
 		if len(more) > 0 {
-			out.accepted, _ = pr.rank(v, s, append(options, more...))
+			out.accepted, _ = pr.rank(v, s, combos, append(options, more...))
 			out.feasible += len(more)
 		}
 		return out, nil
@@ -75,10 +75,10 @@ func (pr *problem) search(ctx context.Context, v *valuer, s *stock) (found, erro
 }
 
 // touchedUnions returns the unions of at least the given size that can serve the
-// demand without an idle GPU.
-func (pr *problem) touchedUnions(ctx context.Context, s *stock, combos []*assigner, size int) ([]option, bool, error) {
-	var touched []*assigner
-	for _, a := range combos {
+// demand without an idle GPU, and the assigners with those of the unions appended.
+func (pr *problem) touchedUnions(ctx context.Context, s *stock, by []*assigner, size int) ([]*assigner, []option, bool, error) {
+	from := len(by)
+	for _, a := range by[:from] {
 		candidates := append([]topology.Mask(nil), a.candidates...)
 		enough := true
 		for i := range candidates {
@@ -86,26 +86,27 @@ func (pr *problem) touchedUnions(ctx context.Context, s *stock, combos []*assign
 			enough = enough && candidates[i].Count() >= pr.d.Requests[i].Count
 		}
 		if enough {
-			touched = append(touched, newAssigner(pr, s, candidates))
+			by = append(by, newAssigner(pr, s, candidates))
 		}
 	}
 	var out []option
 	exact := true
-	for ; size <= min(pr.mostUnion(), (s.present&^s.idle).Count()) && len(touched) > 0; size++ {
-		options, sure, err := pr.unions(ctx, touched, size)
+	for ; size <= min(pr.mostUnion(), (s.present&^s.idle).Count()) && len(by) > from; size++ {
+		options, sure, err := pr.unions(ctx, by, from, size)
 		if err != nil {
-			return nil, false, err
+			return nil, nil, false, err
 		}
 		exact = exact && sure
 		out = append(out, options...)
 	}
-	return out, exact, nil
+	return by, out, exact, nil
 }
 
-// option is a union that can serve the demand and the assigner that says how.
+// option is a union that can serve the demand and the index of the assigner that
+// says how. There can be thousands, so it holds no pointers.
 type option struct {
 	union topology.Mask
-	by    *assigner
+	by    int32
 }
 
 // combinations returns one assigner for each combination of values that the Match
@@ -167,16 +168,20 @@ func (pr *problem) narrow(candidates []topology.Mask, c Constraint, value topolo
 	return out, true
 }
 
-// unions returns the unions of the given size that can serve the demand.
-func (pr *problem) unions(ctx context.Context, combos []*assigner, size int) ([]option, bool, error) {
+// unions returns the unions of the given size that one of by[from:] can serve.
+func (pr *problem) unions(ctx context.Context, by []*assigner, from, size int) ([]option, bool, error) {
 	var out []option
 	exact := true
-	seen := newMaskSet(pr.class.N(), len(combos) > 1)
+	seen := newMaskSet(pr.class.N(), len(by)-from > 1)
 	looked := 0
-	for _, a := range combos {
+	for at := from; at < len(by); at++ {
+		a := by[at]
 		pool := a.later[0]
 		if !pr.d.Forced.SubsetOf(pool) || pool.Count() < size {
 			continue
+		}
+		if a.plain && out == nil {
+			out = make([]option, 0, min(maxUnions, binomial((pool&^pr.d.Forced).Count(), size-pr.d.Forced.Count())))
 		}
 		for union := range pr.candidateUnions(pool, size) {
 			if looked++; looked%checkEvery == 0 && ctx.Err() != nil {
@@ -189,7 +194,7 @@ func (pr *problem) unions(ctx context.Context, combos []*assigner, size int) ([]
 			exact = exact && (sure || ok)
 			if ok {
 				seen.add(union)
-				out = append(out, option{union: union, by: a})
+				out = append(out, option{union: union, by: int32(at)})
 			}
 		}
 	}
@@ -285,8 +290,9 @@ func binomial(n, k int) int {
 
 // maskSet is a set of unions; a disabled one is always empty.
 type maskSet struct {
-	words []uint64
-	other map[topology.Mask]struct{}
+	enabled bool
+	words   []uint64
+	other   map[topology.Mask]struct{}
 }
 
 func newMaskSet(n int, enabled bool) *maskSet {
@@ -294,13 +300,16 @@ func newMaskSet(n int, enabled bool) *maskSet {
 	case !enabled:
 		return &maskSet{}
 	case n <= topology.MaxExactGPUs:
-		return &maskSet{words: make([]uint64, 1+1<<n/64)}
+		return &maskSet{enabled: true, words: make([]uint64, 1+1<<n/64)}
 	default:
-		return &maskSet{other: map[topology.Mask]struct{}{}}
+		return &maskSet{enabled: true, other: map[topology.Mask]struct{}{}}
 	}
 }
 
 func (m *maskSet) has(s topology.Mask) bool {
+	if !m.enabled {
+		return false
+	}
 	if m.words != nil {
 		return m.words[s/64]>>(s%64)&1 == 1
 	}
