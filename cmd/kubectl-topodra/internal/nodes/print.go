@@ -49,7 +49,7 @@ func writeNode(b *strings.Builder, v *View, n *livestate.Node) error {
 			return fmt.Errorf("writing the link matrix of node %q: %w", n.Name, err)
 		}
 	}
-	fmt.Fprintln(tw, "GPU\tDEVICE\tMEMORY USED\tCORES USED\tHELD BY")
+	_, _ = fmt.Fprintln(tw, "GPU\tDEVICE\tMEMORY USED\tCORES USED\tHELD BY")
 	for _, g := range n.GPUs {
 		writeGPU(tw, v, g)
 	}

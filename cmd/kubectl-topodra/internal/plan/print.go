@@ -58,7 +58,7 @@ func WriteText(w io.Writer, m *topology.Machine, job Job, state State, a *Answer
 	fmt.Fprintf(&b, "%s: %s on %d free of %d GPUs %s, %s\n\n", m.Name, Describe(job), state.Free.Count(), m.N(), state.Free,
 		plural(a.Considered, "possible set"))
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "\tGPUS\tRINGS\tGB/S\tOVER\tTIER\tWHY IT LOST")
+	_, _ = fmt.Fprintln(table, "\tGPUS\tRINGS\tGB/S\tOVER\tTIER\tWHY IT LOST")
 	row(table, "best", a.Best)
 	for i, c := range a.Alternatives {
 		row(table, strconv.Itoa(i+2), c)
