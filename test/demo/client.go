@@ -22,7 +22,7 @@ const (
 	pollEvery = 20 * time.Millisecond
 	// settle is what a scheduler's caches get to notice that claims are gone, before the next job arrives. Without it a job
 	// could be refused for GPUs that are free already, and wait for its back-off.
-	settle = 300 * time.Millisecond
+	settle = time.Second
 	// patience bounds every wait for something that has to come.
 	patience = 30 * time.Second
 	// standStill is how long a job that cannot be placed is watched after the verdict.

@@ -162,3 +162,28 @@ func TestSubsets(t *testing.T) {
 		t.Errorf("two of one: %v", got)
 	}
 }
+
+// TestFitting: amounts that are just enough count, one more does not; a GPU that anybody uses is not whole; one that is not
+// published is never there.
+func TestFitting(t *testing.T) {
+	t.Parallel()
+	node := freshNode(t, NodeSpec{Name: "node", Machine: "a30_4x_pairs"})
+	take(&node, Job{Name: "other", GPUs: 1, MemoryMiB: 12 << 10, CoresPercent: 40}, 0)
+	take(&node, Job{Name: "other", GPUs: 1}, 1)
+	node.GPUs[3].Device = ""
+	for _, c := range []struct {
+		job  Job
+		want topology.Mask
+	}{
+		{Job{GPUs: 1}, topology.MaskOf(2)},
+		{Job{GPUs: 1, MemoryMiB: 20 << 10, CoresPercent: 60}, topology.MaskOf(0, 2)},
+		{Job{GPUs: 1, MemoryMiB: 20<<10 + 1, CoresPercent: 60}, topology.MaskOf(2)},
+		{Job{GPUs: 1, MemoryMiB: 20 << 10, CoresPercent: 61}, topology.MaskOf(2)},
+		{Job{GPUs: 1, MemoryMiB: 32 << 10, CoresPercent: 100}, topology.MaskOf(2)},
+		{Job{GPUs: 1, MemoryMiB: 32<<10 + 1}, 0},
+	} {
+		if got := fitting(&node, c.job); got != c.want {
+			t.Errorf("%s fits on %s, want %s", c.job.Wants(), got, c.want)
+		}
+	}
+}
