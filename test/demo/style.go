@@ -56,19 +56,17 @@ func cut(text string, width int) string {
 
 // wrap breaks text into lines of at most width runes, between words only: a longer word stays whole.
 func wrap(text string, width int) []string {
-	var lines []string
-	line := ""
+	var lines, line []string
+	used := -1 // no space before the first word
 	for word := range strings.FieldsSeq(text) {
-		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
-			lines, line = append(lines, line), ""
+		length := 1 + utf8.RuneCountInString(word)
+		if len(line) > 0 && used+length > width {
+			lines, line, used = append(lines, strings.Join(line, " ")), nil, -1
 		}
-		if line != "" {
-			line += " "
-		}
-		line += word
+		line, used = append(line, word), used+length
 	}
-	if line != "" {
-		lines = append(lines, line)
+	if len(line) > 0 {
+		lines = append(lines, strings.Join(line, " "))
 	}
 	return lines
 }

@@ -57,33 +57,39 @@ func writeJobs(b *strings.Builder, r *Report, style Style) {
 	if len(r.Runs) == 0 {
 		return
 	}
-	titles := padRight("", numberWidth+wantsWidth)
-	heads := padLeft("#", numberWidth-1) + " " + padRight("job", wantsWidth)
+	titles := []string{padRight("", numberWidth+wantsWidth)}
+	heads := []string{padLeft("#", numberWidth-1) + " " + padRight("job", wantsWidth)}
 	for _, run := range r.Runs {
-		titles += "  " + padRight(run.Scheduler, sideWidth)
-		heads += "  " + sideHeads()
+		titles = append(titles, padRight(run.Scheduler, sideWidth))
+		heads = append(heads, sideHeads())
 	}
-	b.WriteString(style.paint(ansiBold, strings.TrimRight(titles, " ")) + "\n")
-	b.WriteString(style.paint(ansiBold, strings.TrimRight(heads, " ")) + "\n")
+	b.WriteString(style.paint(ansiBold, joinColumns(titles)) + "\n")
+	b.WriteString(style.paint(ansiBold, joinColumns(heads)) + "\n")
 	b.WriteString(style.paint(ansiDim, strings.Repeat("─", tableWidth)) + "\n")
 	for i, job := range r.Runs[0].Jobs {
 		if len(job.Finished) > 0 {
 			b.WriteString(style.paint(ansiDim, strings.Repeat(" ", numberWidth)+finishedText(job.Finished)) + "\n")
 		}
-		line := padLeft(strconv.Itoa(i+1), numberWidth-1) + " " + padRight(job.Wants, wantsWidth)
-		for _, run := range r.Runs {
-			line += "  "
-			if i < len(run.Jobs) {
-				line += side(run.Jobs[i], style)
-			}
-		}
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
+		b.WriteString(jobLine(r, i, style) + "\n")
 	}
 	for _, line := range wrap(legend(r), tableWidth-numberWidth) {
 		b.WriteString(style.paint(ansiDim, strings.Repeat(" ", numberWidth)+line) + "\n")
 	}
 	b.WriteString("\n")
 }
+
+// jobLine renders one job under every scheduler.
+func jobLine(r *Report, i int, style Style) string {
+	columns := []string{padLeft(strconv.Itoa(i+1), numberWidth-1) + " " + padRight(r.Runs[0].Jobs[i].Wants, wantsWidth)}
+	for _, run := range r.Runs {
+		if i < len(run.Jobs) {
+			columns = append(columns, side(run.Jobs[i], style))
+		}
+	}
+	return joinColumns(columns)
+}
+
+func joinColumns(columns []string) string { return strings.TrimRight(strings.Join(columns, "  "), " ") }
 
 func legend(r *Report) string {
 	return fmt.Sprintf("best: GB/s of the best set of free GPUs on any node at the moment the job arrived, found by brute force under each scheduler "+

@@ -153,8 +153,7 @@ func setNVLinkRate(m *topology.Machine, gbps float64, given bool) error {
 		return nil
 	}
 	mbps := math.Round(gbps * 1000)
-	// Written so that NaN fails, too.
-	if !(mbps >= 1 && mbps <= float64(topology.MaxWeightMBps)/topology.MaxLinks) {
+	if math.IsNaN(mbps) || mbps < 1 || mbps > float64(topology.MaxWeightMBps)/topology.MaxLinks {
 		return fmt.Errorf("--nvlink-gbps must be more than 0 and at most %d, it is %v", topology.MaxWeightMBps/topology.MaxLinks/1000, gbps)
 	}
 	for i := range m.GPUs {
