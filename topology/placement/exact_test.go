@@ -131,6 +131,8 @@ func TestEqualsReferenceRandom(t *testing.T) {
 		}
 		checkRandom(t, p, topotest.Random(shape, 9, 7), rng, 3)
 	}
+	checkRandom(t, p, topotest.Random(topotest.Quads, 10, 7), rng, 3)
+	checkRandom(t, p, topotest.Random(topotest.Bridged, 10, 8), rng, 3)
 }
 
 func checkRandom(t *testing.T, p *placement.Planner, m *topology.Machine, rng *rand.Rand, times int) {
