@@ -43,7 +43,7 @@ func newNodePlanner(args *api.TopologyDynamicResourcesArgs, options Options, mat
 	}
 	return &nodePlanner{
 		matcher:       matcher,
-		fabrics:       &fabricReader{args: args, options: options, classes: quality.NewCache(0, quality.Options{})},
+		fabrics:       &fabricReader{args: args, options: options, classes: quality.NewCache(0, quality.Options{}), planner: planner},
 		planner:       planner,
 		maxCandidates: int(*args.MaxCandidates),
 		budget:        args.PlanBudget.Duration,
@@ -74,9 +74,10 @@ type decision struct {
 	// kept.
 	refusal *plan.Refusal
 	reason  string
-	// guaranteed says that some policy is a guarantee. Without arrangements the
-	// allocator's choice is then not acceptable.
+	// guaranteed says that some policy is a guarantee, wanted which. Without
+	// arrangements the allocator's choice is then not acceptable.
 	guaranteed bool
+	wanted     string
 	// deviates says that the allocator will not take the planned set.
 	deviates bool
 	// expected are the results that the allocator will have, by claim.
@@ -130,7 +131,10 @@ func (p *nodePlanner) decide(ctx context.Context, q *question) (*decision, error
 func (p *nodePlanner) think(ctx context.Context, q *question) (d *decision, lasting bool, err error) {
 	choices, complete := q.demand.choices()
 	if !complete {
-		return &decision{fallback: fallbackAlternatives, guaranteed: q.demand.strict()}, true, nil
+		return &decision{fallback: fallbackAlternatives, guaranteed: q.demand.strict(), wanted: q.demand.wanted()}, true, nil
+	}
+	for _, pool := range q.node.Pools {
+		p.fabrics.of(pool) // decoding is not part of the budget
 	}
 	budget, cancel := p.withBudget(ctx, q.demand)
 	defer cancel()
@@ -154,7 +158,7 @@ func (p *nodePlanner) think(ctx context.Context, q *question) (d *decision, last
 	if refused != nil {
 		return refused, true, nil
 	}
-	return &decision{fallback: fallback, guaranteed: q.demand.strict()}, true, nil
+	return &decision{fallback: fallback, guaranteed: q.demand.strict(), wanted: q.demand.wanted()}, true, nil
 }
 
 // withBudget limits the time for preferences. Guarantees may take as long as
@@ -179,7 +183,7 @@ func (p *nodePlanner) cutShort(ctx context.Context, q *question, err error) (*de
 	case errors.As(err, &failure):
 		reason = failure.fallback
 	}
-	return &decision{fallback: reason, guaranteed: q.demand.strict()}, false, nil
+	return &decision{fallback: reason, guaranteed: q.demand.strict(), wanted: q.demand.wanted()}, false, nil
 }
 
 // stepError says which step of planning failed.
@@ -258,7 +262,7 @@ func (p *nodePlanner) verify(ctx context.Context, q *question, items []item, pro
 	case best != nil:
 		return best, nil
 	case guaranteed:
-		return &decision{refusal: &plan.Refusal{GPUs: q.demand.gpus()}, reason: reasonUnknown, guaranteed: true}, nil
+		return &decision{refusal: &plan.Refusal{Wanted: q.demand.wanted()}, reason: reasonUnknown, guaranteed: true}, nil
 	default:
 		return &decision{fallback: fallbackNoFit}, nil
 	}

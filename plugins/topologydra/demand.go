@@ -155,19 +155,30 @@ func (d *demand) planned() bool {
 	return false
 }
 
+// guarantee is a request, or the alternative of one, that has a guarantee.
+type guarantee struct {
+	*kube.Request
+	policy policy
+}
+
 // guarantees returns the alternatives that have a guarantee.
-func (d *demand) guarantees() []*kube.Request {
-	var requests []*kube.Request
+func (d *demand) guarantees() []guarantee {
+	var found []guarantee
 	for _, claim := range d.claims {
 		for _, request := range claim.requests {
 			for i, r := range request.alternatives {
-				if !r.Admin && (request.policies[i].own.required() || request.policies[i].others.required()) {
-					requests = append(requests, r)
+				policies := request.policies[i]
+				switch {
+				case r.Admin:
+				case policies.own.required():
+					found = append(found, guarantee{r, policies.own})
+				case policies.others.required():
+					found = append(found, guarantee{r, policies.others})
 				}
 			}
 		}
 	}
-	return requests
+	return found
 }
 
 // guaranteed says whether any request has a guarantee.
@@ -176,18 +187,27 @@ func (d *demand) guaranteed() bool { return len(d.guarantees()) > 0 }
 // strict says whether there is a guarantee that an unplanned choice of the
 // allocator could break. A single GPU satisfies every policy.
 func (d *demand) strict() bool {
-	requests := d.guarantees()
-	return len(requests) > 1 || len(requests) == 1 && (requests[0].All || requests[0].Count > 1 || len(d.held) > 0)
+	found := d.guarantees()
+	return len(found) > 1 || len(found) == 1 && (found[0].All || found[0].Count > 1 || len(d.held) > 0)
 }
 
-// gpus returns how many devices have a guarantee; of a prioritised list, all
-// alternatives count.
-func (d *demand) gpus() int {
-	total := 0
-	for _, r := range d.guarantees() {
-		total += clampInt(r.Count)
+// wanted describes the first guarantee, and how many GPUs have the same one in
+// one combination of alternatives.
+func (d *demand) wanted() string {
+	found := d.guarantees()
+	if len(found) == 0 {
+		return ""
 	}
-	return total
+	count := 0
+	for _, claim := range d.claims {
+		for _, request := range claim.requests {
+			first := request.policies[0]
+			if first.own == found[0].policy || first.others == found[0].policy {
+				count += clampInt(request.alternatives[0].Count)
+			}
+		}
+	}
+	return wantedText(count, found[0].policy)
 }
 
 // item is a request, or the alternative of one, in a combination that is planned.

@@ -3,6 +3,7 @@
 package topologydra
 
 import (
+	"context"
 	"errors"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -53,6 +54,7 @@ type fabricReader struct {
 	args    *api.TopologyDynamicResourcesArgs
 	options Options
 	classes *quality.Cache
+	planner *placement.Planner
 }
 
 // of returns the pool's fabric, decoded once.
@@ -104,7 +106,18 @@ func (f *fabricReader) decode(pool *kube.Pool) *fabric {
 			fab.total[position] = fab.names.totals(pool.Devices[i].Device)
 		}
 	}
+	f.warm(class)
 	return fab
+}
+
+// warm plans a single GPU on an empty machine, so that the tables which the
+// planner makes per class are there before anybody plans within a time limit. For
+// the second pool of a class it costs next to nothing.
+func (f *fabricReader) warm(class *quality.Class) {
+	inventory := placement.WholeGPUs(class, topology.FullMask(class.N()))
+	demand := placement.Demand{Requests: []placement.Request{placement.WholeRequest("warm", 1)}}
+	// An error would come back when a pod is planned.
+	_, _ = f.planner.Plan(context.Background(), inventory, demand)
 }
 
 // plannable says whether anything is known about the pool's topology: its driver

@@ -38,7 +38,7 @@ func (pl *Plugin) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	}
 	if d.arrangements == nil && d.guaranteed {
 		plan.Plans.WithLabelValues(plan.ResultRefused).Inc()
-		c.record.SetRefusal(object.Name, &plan.Refusal{GPUs: c.base.gpus()})
+		c.record.SetRefusal(object.Name, &plan.Refusal{Wanted: d.wanted})
 		return unschedulable(logger, reasonUnknown, "pod", klog.KObj(pod), "node", klog.KObj(object), "why", d.fallback)
 	}
 	return status
@@ -56,7 +56,7 @@ func (pl *Plugin) decideOn(ctx context.Context, c *cycle, pod *v1.Pod, nodeInfo 
 	}
 	node := c.view.Node(object.Name)
 	if node == nil {
-		return &decision{fallback: fallbackNoDevices, guaranteed: d.strict()}, nil
+		return &decision{fallback: fallbackNoDevices, guaranteed: d.strict(), wanted: d.wanted()}, nil
 	}
 	return pl.planner.decide(ctx, &question{
 		view: c.view, oracle: c.oracle, node: node, object: object, demand: d, oracleTimeout: pl.filterTimeout,

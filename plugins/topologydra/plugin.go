@@ -104,10 +104,12 @@ func newPlugin(ctx context.Context, obj runtime.Object, handle fwk.Handle, optio
 		return nil, err
 	}
 	overlay := kube.NewOverlay(manager)
-	inner, err := dynamicresources.New(ctx, innerArgs, kube.InnerHandle(handle, overlay), features)
+	innerHandle := kube.NewInnerHandle(handle, overlay)
+	inner, err := dynamicresources.New(ctx, innerArgs, innerHandle, features)
 	if err != nil {
 		return nil, fmt.Errorf("starting the in-tree plugin: %w", err)
 	}
+	innerHandle.Started()
 	embedded, ok := inner.(*dynamicresources.DynamicResources)
 	if !ok {
 		return nil, fmt.Errorf("the in-tree plugin is a %T: this build does not fit its Kubernetes version", inner)

@@ -110,10 +110,11 @@ func (pr *problem) without(inventory placement.Inventory, g *group, set *placeme
 
 // refusalOf says what there is instead of a set.
 func refusalOf(pr *problem, g *group, answer *placement.Result) *plan.Refusal {
-	refusal := &plan.Refusal{}
+	count := 0
 	for _, i := range g.items {
-		refusal.GPUs += pr.requests[i].Count
+		count += pr.requests[i].Count
 	}
+	refusal := &plan.Refusal{Wanted: wantedText(count, g.policy)}
 	alternative := func(set *placement.Set) *plan.Alternative {
 		if set == nil {
 			return nil

@@ -72,11 +72,29 @@ func unschedulable(logger klog.Logger, reason string, kv ...any) *fwk.Status {
 // refusalMessage says, for the pod's event, what the best sets of the cluster
 // are. Empty when no node refused.
 func refusalMessage(record *plan.Record) string {
-	nodes, gpus, now, whenFree := record.Refusals()
-	if nodes == 0 {
+	wanted, now, whenFree := record.Refusals()
+	if wanted == "" {
 		return ""
 	}
-	return fmt.Sprintf("topology: best %d GPUs now: %s; best if GPUs were freed: %s", gpus, foundText(now), foundText(whenFree))
+	return fmt.Sprintf("topology: required are %s; best now: %s; best if GPUs were freed: %s", wanted, foundText(now), foundText(whenFree))
+}
+
+// wantedText describes what a policy requires.
+func wantedText(count int, p policy) string {
+	text := fmt.Sprintf("%d GPUs", count)
+	switch p.Level {
+	case placement.LevelNVLink:
+		text += " over NVLink"
+	case placement.LevelPCIe:
+		text += " below one PCIe host bridge"
+	case placement.LevelNUMA:
+		text += " within one NUMA node"
+	case placement.LevelAny:
+	}
+	if p.MinMBps > 0 {
+		text += fmt.Sprintf(" at %.0f GB/s", p.MinMBps.GBps())
+	}
+	return text
 }
 
 // foundText describes one set.

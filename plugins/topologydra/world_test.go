@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -36,6 +37,7 @@ import (
 
 	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/api/slicecodec"
+	"github.com/topodra/topodra/plugins/internal/plan"
 	"github.com/topodra/topodra/plugins/topologyscore"
 	"github.com/topodra/topodra/topology"
 	"github.com/topodra/topodra/topology/topotest"
@@ -127,9 +129,11 @@ func (w *world) newFramework(factory informers.SharedInformerFactory, nodes []*v
 			{Name: queuesort.Name}, {Name: defaultbinder.Name}, {Name: Name, Weight: 2}, {Name: topologyscore.Name, Weight: 50},
 		}},
 	}}
-	if c.args != nil {
-		profile.PluginConfig = []config.PluginConfig{{Name: Name, Args: c.args}}
+	if c.args == nil {
+		// What is tested is the choice, not its speed on a busy machine.
+		c.args = &api.TopologyDynamicResourcesArgs{PlanBudget: &metav1.Duration{Duration: api.MaxPlanBudget}}
 	}
+	profile.PluginConfig = []config.PluginConfig{{Name: Name, Args: c.args}}
 	fw, err := frameworkruntime.NewFramework(w.ctx, registry, profile,
 		frameworkruntime.WithClientSet(w.client), frameworkruntime.WithInformerFactory(factory),
 		frameworkruntime.WithEventRecorder(w.recorder), frameworkruntime.WithSharedDRAManager(w.manager),
@@ -265,6 +269,34 @@ func (w *world) allocatedClaims() map[string]*resourceapi.ResourceClaim {
 		}
 	}
 	return allocated
+}
+
+// waitForClaims waits until the scheduler knows of so many claims.
+func (w *world) waitForClaims(count int) {
+	w.t.Helper()
+	for range 1000 {
+		list, err := w.manager.ResourceClaims().List()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if len(list) == count {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	w.t.Fatalf("the scheduler does not know of %d claims", count)
+}
+
+// offersOf returns what the nodes that passed were planned to give.
+func offersOf(state fwk.CycleState, passed []fwk.NodeInfo) map[string]*plan.Offer {
+	offers := map[string]*plan.Offer{}
+	for _, node := range passed {
+		name := node.Node().Name
+		if offers[name] = plan.Read(state).Offer(name); offers[name] == nil {
+			offers[name] = &plan.Offer{}
+		}
+	}
+	return offers
 }
 
 // mismatches drains the events about plans that were not followed.
@@ -406,6 +438,13 @@ func held(claim *resourceapi.ResourceClaim, node string, positions ...int) *reso
 func busy(node string, positions ...int) *resourceapi.ResourceClaim {
 	claim := held(claimOf("busy-"+node, gpus("r", int64(len(positions)))), node, positions...)
 	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "other", UID: "other"}}
+	return claim
+}
+
+// shareOf is a claim of somebody else that holds a share of a GPU.
+func shareOf(node string, position int, amount string) *resourceapi.ResourceClaim {
+	claim := held(claimOf(fmt.Sprintf("share-%s-%d", node, position), gpus("r", 1, memory(amount))), node, position)
+	claim.Status.Allocation.Devices.Results[0].ConsumedCapacity[api.CapacityMemory] = resource.MustParse(amount)
 	return claim
 }
 

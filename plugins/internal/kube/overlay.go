@@ -28,26 +28,37 @@ func NewOverlay(manager fwk.SharedDRAManager) *Overlay {
 	return &Overlay{SharedDRAManager: manager, recorder: &recorder{}}
 }
 
-// InnerHandle returns the handle for an in-tree plugin that runs inside another:
-// with another DRA manager, and another profile name. The in-tree plugin uses the
-// latter only to name its index of pods. An own name lets both plugins start in
-// one profile, so that the check of the profile, which says what to do about it,
-// is reached.
-func InnerHandle(handle fwk.Handle, manager fwk.SharedDRAManager) fwk.Handle {
-	return &innerHandle{Handle: handle, manager: manager}
-}
-
-// innerHandle overrides two methods of the handle.
-type innerHandle struct {
+// InnerHandle is the handle for an in-tree plugin that runs inside another. It has
+// another DRA manager and, until Started is called, another profile name: while it
+// starts, the in-tree plugin names its index of pods by it. An own name lets both
+// plugins start in one profile, so that the check of the profile, which says what
+// to do about it, is reached.
+type InnerHandle struct {
 	fwk.Handle
 	manager fwk.SharedDRAManager
+	started bool
 }
 
-// SharedDRAManager returns the other manager.
-func (h *innerHandle) SharedDRAManager() fwk.SharedDRAManager { return h.manager }
+// NewInnerHandle makes a handle for starting the in-tree plugin.
+func NewInnerHandle(handle fwk.Handle, manager fwk.SharedDRAManager) *InnerHandle {
+	return &InnerHandle{Handle: handle, manager: manager}
+}
 
-// ProfileName returns a name that no profile has: it is no valid scheduler name.
-func (h *innerHandle) ProfileName() string { return h.Handle.ProfileName() + " (decorated)" }
+// Started ends the time of the other profile name. It must be called before the
+// plugin is used.
+func (h *InnerHandle) Started() { h.started = true }
+
+// SharedDRAManager returns the other manager.
+func (h *InnerHandle) SharedDRAManager() fwk.SharedDRAManager { return h.manager }
+
+// ProfileName returns, while the plugin starts, a name that no profile has: it is
+// no valid scheduler name.
+func (h *InnerHandle) ProfileName() string {
+	if h.started {
+		return h.Handle.ProfileName()
+	}
+	return h.Handle.ProfileName() + " (decorated)"
+}
 
 // ResourceClaims returns the shared tracker, watched by the overlay.
 func (o *Overlay) ResourceClaims() fwk.ResourceClaimTracker {

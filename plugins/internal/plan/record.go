@@ -41,8 +41,8 @@ type Offer struct {
 
 // Refusal says what a node that cannot keep a guarantee has instead.
 type Refusal struct {
-	// GPUs that the pod asks for.
-	GPUs int
+	// Wanted is what the pod requires, such as "4 GPUs over NVLink".
+	Wanted string
 	// BestNow and BestWhenFree are the best sets; nil when there is none.
 	BestNow, BestWhenFree *Alternative
 }
@@ -142,17 +142,18 @@ type Found struct {
 }
 
 // Refusals returns the best alternatives of all nodes that refused, now and if
-// GPUs were freed, and how many nodes refused. Ties go to the first node by name.
-func (r *Record) Refusals() (nodes, gpus int, now, whenFree Found) {
+// GPUs were freed, and what was wanted; that is empty when no node refused. Ties
+// go to the first node by name.
+func (r *Record) Refusals() (wanted string, now, whenFree Found) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	for _, node := range slices.SortedFunc(maps.Keys(r.refusals), cmp.Compare[string]) {
 		refusal := r.refusals[node]
-		gpus = max(gpus, refusal.GPUs)
+		wanted = cmp.Or(wanted, refusal.Wanted)
 		now = now.better(node, refusal.BestNow)
 		whenFree = whenFree.better(node, refusal.BestWhenFree)
 	}
-	return len(r.refusals), gpus, now, whenFree
+	return wanted, now, whenFree
 }
 
 // better keeps the better one of two.
