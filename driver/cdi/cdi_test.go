@@ -32,9 +32,9 @@ func simulated(t *testing.T, guard *Guard) (*specs.Spec, []string) {
 	}
 	names := []string{Name(uid, "a", "gpu-0123456789ab", "share-1"), Name(uid, "b/first", "gpu-0123456789ab", "share-2")}
 	spec, err := Build(base, []Device{
-		{Name: names[0], UUID: "GPU-1", DeviceName: "gpu-0123456789ab", Extra: enforce.Edits{Env: []enforce.EnvVar{{Name: "LIMIT", Value: "1"}}}},
-		{Name: names[1], UUID: "GPU-1", DeviceName: "gpu-0123456789ab", Extra: enforce.Edits{Mounts: []enforce.Mount{{HostPath: "/etc/hostname", ContainerPath: "/x", ReadOnly: true}}}},
-	}, guard)
+		{Name: names[0], UUID: "GPU-1", DeviceName: "gpu-0123456789ab", Extra: enforce.Edits{Env: []enforce.EnvVar{{Name: "LIMIT", Value: "1"}}}, Guard: guard},
+		{Name: names[1], UUID: "GPU-1", DeviceName: "gpu-0123456789ab", Extra: enforce.Edits{Mounts: []enforce.Mount{{HostPath: "/etc/hostname", ContainerPath: "/x", ReadOnly: true}}}, Guard: guard},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,10 +155,10 @@ func TestNames(t *testing.T) {
 func TestBuildRefuses(t *testing.T) {
 	t.Parallel()
 	base := &BaseEdits{Devices: map[string]specs.ContainerEdits{"GPU-1": {}}}
-	if _, err := Build(base, []Device{{Name: Name(uid, "a", "b", ""), UUID: "GPU-2", DeviceName: "gpu-2"}}, nil); err == nil || !strings.Contains(err.Error(), `"GPU-2" (gpu-2)`) {
+	if _, err := Build(base, []Device{{Name: Name(uid, "a", "b", ""), UUID: "GPU-2", DeviceName: "gpu-2"}}); err == nil || !strings.Contains(err.Error(), `"GPU-2" (gpu-2)`) {
 		t.Errorf("unknown device: got error %v", err)
 	}
-	if _, err := Build(base, []Device{{Name: "plain", UUID: "GPU-1"}}, nil); err == nil {
+	if _, err := Build(base, []Device{{Name: "plain", UUID: "GPU-1"}}); err == nil {
 		t.Error("an unqualified name is accepted")
 	}
 	dir := newDir(t)
@@ -341,7 +341,7 @@ func TestSharedDirectoryOfTwoWriters(t *testing.T) {
 			for k := range 10 {
 				claim := types.UID(fmt.Sprintf("claim-%d-%d", i, k))
 				base, _ := Simulated{}.Edits(t.Context(), []string{"GPU-1"})
-				spec, err := Build(base, []Device{{Name: Name(claim, "a", "gpu-1", ""), UUID: "GPU-1", DeviceName: "gpu-1"}}, nil)
+				spec, err := Build(base, []Device{{Name: Name(claim, "a", "gpu-1", ""), UUID: "GPU-1", DeviceName: "gpu-1"}})
 				errs = append(errs, err, dir.Write(claim, spec))
 			}
 			done <- errors.Join(errs...)

@@ -84,6 +84,9 @@ type Device struct {
 
 	// Extra are limits.
 	Extra enforce.Edits
+
+	// Guard is nil for devices that need none.
+	Guard *Guard
 }
 
 // Guard makes a spec useless to containers that our NRI plugin does not see. It
@@ -114,8 +117,8 @@ func IsGuard(containerPath string) (types.UID, bool) {
 	return types.UID(uid), found && uid != ""
 }
 
-// Build makes the spec of a claim; guard is nil for specs that need none.
-func Build(base *BaseEdits, devices []Device, guard *Guard) (*specs.Spec, error) {
+// Build makes the spec of a claim.
+func Build(base *BaseEdits, devices []Device) (*specs.Spec, error) {
 	spec := &specs.Spec{Kind: Vendor + "/" + Class, ContainerEdits: base.Common}
 	spec.ContainerEdits.Env = appendMissing(spec.ContainerEdits.Env, noOtherDevices)
 	for _, device := range devices {
@@ -127,7 +130,7 @@ func Build(base *BaseEdits, devices []Device, guard *Guard) (*specs.Spec, error)
 		if vendor != Vendor || class != Class {
 			return nil, fmt.Errorf("building CDI spec: %q is no qualified device name of ours", device.Name)
 		}
-		edits = extend(edits, device, guard)
+		edits = extend(edits, device)
 		spec.Devices = append(spec.Devices, specs.Device{Name: name, ContainerEdits: edits})
 	}
 	version, err := cdi.MinimumRequiredVersion(spec)
@@ -142,9 +145,8 @@ func Build(base *BaseEdits, devices []Device, guard *Guard) (*specs.Spec, error)
 // from adding all GPUs of the node on its own.
 const noOtherDevices = "NVIDIA_VISIBLE_DEVICES=void"
 
-// extend adds limits, guard and the device's identity. Every device gets the
-// guard, since a container may get any one of them alone.
-func extend(edits specs.ContainerEdits, device Device, guard *Guard) specs.ContainerEdits {
+// extend adds limits, guard and the device's identity.
+func extend(edits specs.ContainerEdits, device Device) specs.ContainerEdits {
 	edits.Env = append(slices.Clone(edits.Env), identity(device))
 	edits.Mounts = slices.Clone(edits.Mounts)
 	for _, variable := range device.Extra.Env {
@@ -153,7 +155,7 @@ func extend(edits specs.ContainerEdits, device Device, guard *Guard) specs.Conta
 	for _, mount := range device.Extra.Mounts {
 		edits.Mounts = append(edits.Mounts, &specs.Mount{HostPath: mount.HostPath, ContainerPath: mount.ContainerPath, Options: mount.Options(), Type: "bind"})
 	}
-	if guard != nil {
+	if guard := device.Guard; guard != nil {
 		mount := enforce.Mount{HostPath: guard.Dir + "/" + Missing, ContainerPath: GuardPath(guard.Claim), ReadOnly: true}
 		edits.Mounts = append(edits.Mounts, &specs.Mount{HostPath: mount.HostPath, ContainerPath: mount.ContainerPath, Options: mount.Options(), Type: "bind"})
 	}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/topodra/topodra/api"
+	"github.com/topodra/topodra/driver/checkpoint"
+)
+
+// deliver decides how the record's limits reach containers and refuses what
+// cannot be done.
+func (m *Manager) deliver(ctx context.Context, record *checkpoint.Claim) error {
+	record.Delivery = checkpoint.DeliveryNone
+	if !record.Limited() {
+		return nil
+	}
+	enforcer := m.options.Enforcer
+	if enforcer == nil {
+		return refuse(ReasonCannotEnforce, "the claim has shares of GPUs, but this driver was started without anything to limit them with")
+	}
+	if err := enforcer.Check(ctx); err != nil {
+		return refuse(ReasonCannotEnforce, "the claim has shares of GPUs: %v", err)
+	}
+	record.Enforcer = enforcer.Name()
+	containers, err := m.containers(ctx, record)
+	if err != nil {
+		return err
+	}
+	if refusal := checkSharing(record, containers); refusal != nil {
+		return refusal
+	}
+	if m.options.NRIOffered() {
+		record.Delivery = checkpoint.DeliveryNRI
+		return nil
+	}
+	if enforcer.NeedsNRI() {
+		return refuse(ReasonNeedsNRI, "%s acts when a container starts, for which it needs NRI, and the container runtime does not offer it", enforcer.Name())
+	}
+	record.Delivery = checkpoint.DeliveryCDI
+	others, err := m.otherClaims(ctx, record, containers)
+	if err != nil {
+		return err
+	}
+	groups, refusal := groupsForCDI(record, containers, func(c *container) []string { return others[c.String()] })
+	if refusal != nil {
+		return refusal
+	}
+	record.Groups = groups
+	return nil
+}
+
+// containers asks which containers of the claim's pods use it. A pod that is
+// gone, or that another of its name has replaced, uses nothing.
+func (m *Manager) containers(ctx context.Context, record *checkpoint.Claim) ([]container, error) {
+	var out []container
+	for _, consumer := range record.Consumers {
+		pod, err := m.options.Cluster.Pod(ctx, record.Namespace, consumer.Name)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("finding out which containers use the claim: %w", err)
+		}
+		if pod.UID != consumer.UID || finished(pod) {
+			continue
+		}
+		out = append(out, containersOf(pod, record.Name, record)...)
+	}
+	return out, nil
+}
+
+// finished says whether none of the pod's containers will run again.
+func finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// otherClaims lists, for each container by its text, the other claims that give
+// it devices of this driver.
+func (m *Manager) otherClaims(ctx context.Context, record *checkpoint.Claim, containers []container) (map[string][]string, error) {
+	ours := map[string]bool{record.Name: false}
+	out := map[string][]string{}
+	for i := range containers {
+		c := &containers[i]
+		for _, name := range c.claims {
+			isOurs, asked := ours[name]
+			if !asked {
+				claim, err := m.options.Cluster.Claim(ctx, record.Namespace, name)
+				if err != nil && !apierrors.IsNotFound(err) {
+					return nil, fmt.Errorf("finding out about other claims of %s: %w", c, err)
+				}
+				if err == nil && claim.Status.Allocation != nil {
+					for j := range claim.Status.Allocation.Devices.Results {
+						isOurs = isOurs || claim.Status.Allocation.Devices.Results[j].Driver == api.DriverName
+					}
+				}
+				ours[name] = isOurs
+			}
+			if isOurs {
+				out[c.String()] = append(out[c.String()], name)
+			}
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/topodra/topodra/driver/cdi"
+	"github.com/topodra/topodra/driver/checkpoint"
+	"github.com/topodra/topodra/driver/enforce"
+)
+
+// Host is every effect that preparing has on the node. Each method is
+// idempotent; after an error its effect is there in full, not at all, or in a
+// way that calling it again repairs.
+type Host interface {
+	// Lock excludes other calls and processes.
+	Lock(ctx context.Context) (unlock func() error, err error)
+
+	// Load, Save and SetAside are those of checkpoint.Store.
+	Load() (*checkpoint.Document, error)
+	Save(document *checkpoint.Document) error
+	SetAside(now time.Time) (string, error)
+
+	// BootID tells boots apart.
+	BootID() (string, error)
+
+	// CheckPaths looks for what the spec refers to.
+	CheckPaths(spec *specs.Spec) error
+
+	// WriteSpec, RemoveSpec and ListSpecs are those of cdi.Dir.
+	WriteSpec(claim types.UID, spec *specs.Spec) error
+	RemoveSpec(claim types.UID) error
+	ListSpecs() ([]types.UID, error)
+
+	// Provision makes what the container needs on the host.
+	Provision(ctx context.Context, container *enforce.Container) error
+
+	// RemoveClaimRegions removes the regions of the claim's containers;
+	// ListClaimRegions lists the claims that have some.
+	RemoveClaimRegions(claim types.UID) error
+	ListClaimRegions() ([]types.UID, error)
+
+	// RemoveAllRegions removes the regions of all containers.
+	RemoveAllRegions() error
+}
+
+// node implements Host on a real file system.
+type node struct {
+	*checkpoint.Store
+	dir        *cdi.Dir
+	paths      cdi.PathMap
+	enforcer   enforce.Enforcer
+	where      layout
+	bootIDPath string
+}
+
+func (n *node) BootID() (string, error)           { return checkpoint.ReadBootID(n.bootIDPath) }
+func (n *node) CheckPaths(spec *specs.Spec) error { return n.paths.Check(spec) }
+
+func (n *node) WriteSpec(claim types.UID, spec *specs.Spec) error { return n.dir.Write(claim, spec) }
+func (n *node) RemoveSpec(claim types.UID) error                  { return n.dir.Remove(claim) }
+func (n *node) ListSpecs() ([]types.UID, error)                   { return n.dir.List() }
+
+func (n *node) Provision(ctx context.Context, container *enforce.Container) error {
+	return n.enforcer.Provision(ctx, container)
+}
+
+func (n *node) RemoveClaimRegions(claim types.UID) error {
+	if claim == "" || filepath.Base(string(claim)) != string(claim) {
+		return fmt.Errorf("removing region directories: %q is no claim UID", claim)
+	}
+	return removeTree(n.where.claimRegions(claim))
+}
+
+func (n *node) ListClaimRegions() ([]types.UID, error) {
+	entries, err := os.ReadDir(filepath.Dir(n.where.claimRegions("x")))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing region directories: %w", err)
+	}
+	out := make([]types.UID, 0, len(entries))
+	for _, entry := range entries {
+		out = append(out, types.UID(entry.Name()))
+	}
+	return out, nil
+}
+
+func (n *node) RemoveAllRegions() error { return removeTree(n.where.regions) }
+
+// removeTree removes a directory with content that tenants made. os.RemoveAll
+// does not follow links.
+func removeTree(path string) error {
+	if err := os.RemoveAll(path); err != nil {
+		return fmt.Errorf("removing region directories: %w", err)
+	}
+	return nil
+}
