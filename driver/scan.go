@@ -90,6 +90,7 @@ func (s *scanner) scan(ctx context.Context) (time.Duration, error) {
 	}
 	scans.WithLabelValues(resultOK).Inc()
 	devices.Set(float64(countDevices(published)))
+	s.status.succeeded()
 	return s.config.RescanPeriod, nil
 }
 
@@ -133,7 +134,6 @@ func (s *scanner) report(ctx context.Context, published *publish.Published) {
 		logger.Info("Discovering GPUs works again")
 	}
 	s.failure, s.retry = "", 0
-	s.status.succeeded()
 	for _, warning := range published.Warnings {
 		if !slices.Contains(s.warnings, warning) {
 			logger.Info("Discovery warning", "warning", warning)
