@@ -140,7 +140,7 @@ func (n *Node) stop() error {
 		errs = append(errs, n.link.close())
 	}
 	if n.warden != nil {
-		errs = append(errs, n.warden.end())
+		errs = append(errs, n.warden.command("keep"), n.warden.end())
 	} else if n.dir != "" {
 		errs = append(errs, os.RemoveAll(n.dir))
 	}

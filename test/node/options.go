@@ -44,8 +44,8 @@ type Options struct {
 	Dir string
 	// LogDir receives one log file per process and start; default: logs/ in the node's directory, which Stop removes.
 	LogDir string
-	// RemoveToo are further directories that are removed when the node ends, also when the launcher dies: the control plane's,
-	// for example, whose processes die with the launcher.
+	// RemoveToo are further directories that are removed when the launcher dies before Stop: the control plane's, for example,
+	// whose processes die with the launcher. Stop leaves them alone.
 	RemoveToo []string
 	// Labels are added to those that the kubelet sets itself.
 	Labels map[string]string

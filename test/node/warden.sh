@@ -10,6 +10,7 @@
 # happens. It kills whatever is in the cgroups, removes them and the directories, puts kernel settings back, and prints
 # "clean", or what it could not remove, with status 1. A line on its standard input before the end is a command:
 #   kill CGROUP   kills what is in a cgroup and those below, prints "done" or what is wrong
+#   keep          only the first directory is to be removed: the launcher lives and sees to the others
 set -u
 # Whoever wants the launcher's end must not take the warden along.
 trap '' HUP INT TERM PIPE
@@ -117,7 +118,8 @@ done
 
 # Mounts of the node, and what its programs put into well-known directories, exist in a namespace only, and end with it.
 first=${dirs# }
-mounted=${first%% *}/mounted
+first=${first%% *}
+mounted=$first/mounted
 # shellcheck disable=SC2016 # expanded by the inner shell
 unshare --mount --propagation private -- sh -c '
 	for dir in /run /var/lib /var/log; do
@@ -141,6 +143,7 @@ echo "ready $holder"
 while read -r command argument; do
 	case $command in
 	kill) empty "$argument" && echo done ;;
+	keep) dirs=$first && echo done ;;
 	*) echo "unknown command \"$command\"" ;;
 	esac
 done

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package e2e holds the tests of the whole way of a claim on a real node: our scheduler allocates it, the kubelet asks our
+// driver to prepare it, containerd applies what the driver wrote, and the tests look from inside the containers. GPUs are
+// those of a recorded machine, and HAMi-core's library is a test double; everything else is real.
+//
+// The tests need root and the build tag "e2e": run `make e2e`. They share one node (test/node) and one control plane
+// (test/cluster), which are started once; each test has a namespace of its own, and checks at its end that nothing of its
+// pods is left on the node. Two environment variables help to find out what went wrong:
+//
+//	TOPODRA_E2E_LOGS      directory that keeps the logs of all processes
+//	TOPODRA_E2E_SOAK_PODS number of pods of the soak test, 200 by default
+//
+// # Invariants
+//
+// What a container should see is computed from the API alone, by code of its own (expect_test.go), which shares nothing with
+// the driver but names. No test is skipped; none depends on the order of tests.
+//
+// # Allowed imports
+//
+// Tests may import everything.
+package e2e
