@@ -195,7 +195,12 @@ func migDevice() Device {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{t: t, state: t.TempDir(), bootID: "boot-1", base: cdi.Simulated{},
+	return newFixtureWith(t, newHAMiCore(t))
+}
+
+func newFixtureWith(t *testing.T, enforcer enforce.Enforcer) *fixture {
+	t.Helper()
+	f := &fixture{t: t, state: t.TempDir(), bootID: "boot-1", base: cdi.Simulated{}, enforcer: enforcer,
 		cluster:   &fakeCluster{claims: map[string]*resourceapi.ResourceClaim{}, pods: map[string]*corev1.Pod{}},
 		inventory: &fakeInventory{published: map[string]Device{}},
 		log:       &log{statuses: map[types.UID]string{}},
@@ -208,7 +213,6 @@ func newFixture(t *testing.T) *fixture {
 	for _, device := range f.inventory.present {
 		f.inventory.published[device.Name] = device
 	}
-	f.enforcer = newHAMiCore(t)
 	return f
 }
 

@@ -195,6 +195,10 @@ func groupsForCDI(record *checkpoint.Claim, containers []container, otherClaims 
 		if !limited {
 			continue
 		}
+		if pod, _, _ := strings.Cut(groupContainer(groups), "/"); len(groups) > 0 && pod != string(c.pod) {
+			return nil, refuse(ReasonNeedsNRI, "pods %q and %q both use shares of the claim: the second one to come is not known when limits are written for the first, "+
+				"so that takes NRI, which the container runtime does not offer; give each pod its own claim or turn on NRI", pod, c.pod)
+		}
 		if others := otherClaims(c); len(others) > 0 {
 			return nil, refuse(ReasonNeedsNRI, "%s uses claim %q and also %q: limits count the GPUs of a container over all its claims, and putting them together "+
 				"takes NRI, which the container runtime does not offer; put the requests into one claim or turn on NRI", c, record.Name, strings.Join(others, `", "`))
@@ -202,4 +206,12 @@ func groupsForCDI(record *checkpoint.Claim, containers []container, otherClaims 
 		groups = append(groups, checkpoint.Group{Container: string(c.pod) + "/" + c.name, Devices: c.positions})
 	}
 	return groups, nil
+}
+
+// groupContainer of the first group; "" without groups.
+func groupContainer(groups []checkpoint.Group) string {
+	if len(groups) == 0 {
+		return ""
+	}
+	return groups[0].Container
 }
