@@ -23,21 +23,21 @@ const parentEnv = "TOPODRA_TEST_PARENT_LOG"
 
 func TestMain(m *testing.M) {
 	if log := os.Getenv(parentEnv); log != "" {
-		os.Exit(beParent(log))
+		beParent(log)
+		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }
 
-// beParent starts a child, writes its process id and waits to be killed.
-func beParent(log string) int {
+// beParent starts a child, writes its process id and waits to be killed. It returns when something goes wrong.
+func beParent(log string) {
 	p, err := spawn(processSpec{name: "child", path: "/bin/sleep", args: []string{"600"}, logPath: log, grace: time.Second})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return
 	}
 	fmt.Fprintln(os.Stdout, p.PID())
 	<-p.Done()
-	return 1
 }
 
 // spawnSleeper starts a process that lives long, through a shell script that ends in exec.
