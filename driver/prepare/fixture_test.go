@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -26,6 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/topodra/topodra/api"
@@ -39,6 +41,13 @@ const (
 	nodeName = "node-1"
 	gib      = int64(1) << 30
 )
+
+// TestMain keeps hundreds of injected faults out of the output.
+func TestMain(m *testing.M) {
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
+	os.Exit(m.Run())
+}
 
 // fakeCluster is an API server of two kinds of objects.
 type fakeCluster struct {

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -76,7 +77,7 @@ func (n *node) Provision(ctx context.Context, container *enforce.Container) erro
 }
 
 func (n *node) RemoveClaimRegions(claim types.UID) error {
-	if claim == "" || filepath.Base(string(claim)) != string(claim) {
+	if name := string(claim); name == "" || name == "." || name == ".." || strings.Contains(name, "/") {
 		return fmt.Errorf("removing region directories: %q is no claim UID", claim)
 	}
 	return removeTree(n.where.claimRegions(claim))
