@@ -44,6 +44,9 @@ func TestRecordedMachines(t *testing.T) {
 		"h100_8x_9nic_reversed_rail": func(r *capture.Recorded) bool {
 			return r.Machine.GPUs[0].NearestNIC == "NIC8" && len(r.NICs) == 9
 		},
+		"dgxa100_8xa100": func(r *capture.Recorded) bool { // two cards are equally near, the first counts
+			return r.Machine.GPUs[0].NearestNIC == "NIC0" && r.Machine.GPUs[1].NearestNIC == "NIC0"
+		},
 		"derived_dgx2_16xv100":   func(r *capture.Recorded) bool { return r.Machine.N() == 16 && r.Machine.Switched },
 		"della_4xa100_sxm_nv4":   func(r *capture.Recorded) bool { return !r.Machine.Switched }, // a mesh of cables
 		"a6000_3x_pair_plus_one": func(r *capture.Recorded) bool { return r.Machine.GPUs[0].NVLinkMBps == 14_062 },

@@ -601,24 +601,88 @@ func TestSharedTypicalClaims(t *testing.T) {
 	}
 }
 
-// TestStranded: the rest that no typical claim can use decides between touched GPUs.
+// TestStranded: the rest that no typical claim can use decides between touched GPUs,
+// before the tighter fit does.
 func TestStranded(t *testing.T) {
 	t.Parallel()
 	c := classOf(t, machine(t, "pcie_8x_pix_node_sys"))
 	quarter := placement.Capacity{MemoryMiB: gpuMiB / 4}
-	p := planner(t, placement.Options{Mix: []placement.Typical{{GPUs: 2, Use: quarter, Weight: 1}}})
+	p := planner(t, placement.Options{Mix: []placement.Typical{{GPUs: 4, Use: quarter, Weight: 1}}})
 	inv := shared(c, nil)
 	inv.Idle = 0
 	for g := range inv.Free {
 		inv.Free[g].MemoryMiB = 0
 	}
-	inv.Free[2].MemoryMiB = gpuMiB / 4 // would be left with an eighth nobody can use
-	inv.Free[5].MemoryMiB = gpuMiB / 8 // fits exactly
+	inv.Free[2].MemoryMiB = gpuMiB / 4     // would be left with an eighth nobody can use
+	inv.Free[5].MemoryMiB = gpuMiB * 3 / 8 // would be left with a quarter
 	r := plan(t, p, inv, demand(share(1, gpuMiB/8, 0)))
 	if got := r.Sets[0].GPUs; got != topology.MaskOf(5) {
 		t.Errorf("got %s, want {5}: %+v", got, r.Sets)
 	}
 	if why := placement.Decides(r.Sets[0], r.Sets[1], r.Communicates); why != placement.CriterionStranded {
 		t.Errorf("decided by %q", why)
+	}
+}
+
+// TestStackingBacktracks: which GPUs are taken does not say what is left of them, so a
+// dead end with the first two requests one way round must not rule out the other.
+func TestStackingBacktracks(t *testing.T) {
+	t.Parallel()
+	c := classOf(t, topology.New("two", 2))
+	inv := shared(c, nil)
+	inv.Free[0].MemoryMiB, inv.Free[1].MemoryMiB = 700, 900
+	last := share(1, 500, 0)
+	last.Eligible = mask(t, "1")
+	r := plan(t, planner(t, placement.Options{}), inv, demand(share(1, 300, 0), share(1, 500, 1), last))
+	want := []topology.Mask{mask(t, "1"), mask(t, "0"), mask(t, "1")}
+	if len(r.Sets) != 1 || !slices.Equal(r.Sets[0].PerRequest, want) {
+		t.Errorf("got %+v, want %v", r.Sets, want)
+	}
+}
+
+// TestMemoKeepsQuestionsApart asks pairs of questions that differ in one detail.
+func TestMemoKeepsQuestionsApart(t *testing.T) {
+	t.Parallel()
+	c := classOf(t, machine(t, "dgx1v_8xv100"))
+	warm, cold := planner(t, placement.Options{}), planner(t, placement.Options{MemoSize: -1})
+	base := func() (placement.Inventory, placement.Demand) {
+		return shared(c, map[int]int64{0: gpuMiB / 2, 3: gpuMiB / 4}), demand(share(1, 1000, 10))
+	}
+	whole := func() (placement.Inventory, placement.Demand) {
+		return placement.WholeGPUs(c, mask(t, "0,1,4,6")), wholes(3)
+	}
+	for name, tc := range map[string]struct {
+		base   func() (placement.Inventory, placement.Demand)
+		change func(inv *placement.Inventory, d *placement.Demand)
+	}{
+		"use":     {base, func(_ *placement.Inventory, d *placement.Demand) { d.Requests[0].Use.MemoryMiB = 30_000 }},
+		"free":    {base, func(i *placement.Inventory, _ *placement.Demand) { i.Free[0].MemoryMiB = 79_000 }},
+		"idle":    {whole, func(i *placement.Inventory, _ *placement.Demand) { i.Idle = i.Idle.With(2) }},
+		"present": {whole, func(i *placement.Inventory, _ *placement.Demand) { i.Present = i.Idle }},
+		"held":    {whole, func(_ *placement.Inventory, d *placement.Demand) { d.Held = mask(t, "7") }},
+		"forced":  {whole, func(_ *placement.Inventory, d *placement.Demand) { d.Forced = mask(t, "6") }},
+		"count":   {whole, func(_ *placement.Inventory, d *placement.Demand) { d.Requests[0].Count = 2 }},
+		"policy": {whole, func(_ *placement.Inventory, d *placement.Demand) {
+			d.Policy = placement.Policy{Mode: placement.Required, Level: placement.LevelNVLink}
+		}},
+		"eligible": {func() (placement.Inventory, placement.Demand) { i, d := whole(); d.Requests[0].Count = 5; return i, d }, func(_ *placement.Inventory, d *placement.Demand) { d.Requests[0].Eligible = mask(t, "0,1,4-7") }},
+		"talks": {whole, func(_ *placement.Inventory, d *placement.Demand) {
+			d.Communicates = placement.No
+			d.Requests[0].Count = 2
+		}},
+		"match": {whole, func(_ *placement.Inventory, d *placement.Demand) {
+			d.Constraints = []placement.Constraint{{Requests: []int{0}, Values: []int32{0, 1, 0, 0, 1, 0, 1, 0}}}
+		}},
+	} {
+		inv, d := tc.base()
+		before := plan(t, warm, inv, d)
+		tc.change(&inv, &d)
+		got, want := plan(t, warm, inv, d), plan(t, cold, inv, d)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-cold +warm):\n%s", name, diff)
+		}
+		if cmp.Equal(before, got) {
+			t.Errorf("%s: the change does not change the answer, the case is weak", name)
+		}
 	}
 }
