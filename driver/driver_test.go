@@ -244,7 +244,7 @@ func TestHandleError(t *testing.T) {
 		event string
 		fatal bool
 	}{
-		"dropped": {fmt.Errorf("syncing: %w", errors.Join(dropped, kubeletplugin.ErrRecoverable)), "Warning ResourceSliceFieldsDropped The API server dropped fields of ResourceSlice #1 of pool \"node-a\", so its devices are not offered as they should be. Enable these feature gates: DRADeviceTaints", false},
+		"dropped": {fmt.Errorf("syncing: %w", errors.Join(dropped, kubeletplugin.ErrRecoverable)), "Warning ResourceSliceFieldsDropped The API server dropped fields of ResourceSlice #1 of pool \"node-a\", so its devices are not offered as they should be. Feature gates to enable: DRADeviceTaints", false},
 		"invalid": {errors.Join(invalid, kubeletplugin.ErrRecoverable), "Warning ResourceSlicePublishingFailed The API server rejected a ResourceSlice: ", false},
 		"retried": {errors.Join(errors.New("timeout"), kubeletplugin.ErrRecoverable), "", false},
 		"the end": {errors.New("socket is gone"), "", true},

@@ -3,6 +3,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,11 +60,11 @@ func (p *plugin) HandleError(ctx context.Context, err error, msg string) {
 	switch {
 	case errors.As(err, &dropped):
 		publishErrors.WithLabelValues(resultDropped).Inc()
-		features := strings.Join(dropped.DisabledFeatures(), ", ")
+		features := cmp.Or(strings.Join(dropped.DisabledFeatures(), ", "), "unknown")
 		logger.Error(err, "The API server dropped fields of a ResourceSlice, so devices are not offered as they should be",
 			"pool", dropped.PoolName, "slice", dropped.SliceIndex, "disabledFeatures", features)
 		p.events.warn(ReasonFieldsDropped, fmt.Sprintf(
-			"The API server dropped fields of ResourceSlice #%d of pool %q, so its devices are not offered as they should be. Enable these feature gates: %s",
+			"The API server dropped fields of ResourceSlice #%d of pool %q, so its devices are not offered as they should be. Feature gates to enable: %s",
 			dropped.SliceIndex, dropped.PoolName, features))
 	case apierrors.IsInvalid(err):
 		publishErrors.WithLabelValues(resultInvalid).Inc()

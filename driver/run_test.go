@@ -23,7 +23,7 @@ import (
 // are short enough for sockets.
 func runConfig(t *testing.T, steps ...step) Config {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "drv")
+	dir, err := os.MkdirTemp("", "drv") //nolint:usetesting // The path of t.TempDir is too long for sockets.
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,11 +32,11 @@ func quad() *topology.Machine {
 }
 
 // devicesOf encodes a machine into devices named after their position.
-func devicesOf(t testing.TB, m *topology.Machine) []Device {
-	t.Helper()
+func devicesOf(tb testing.TB, m *topology.Machine) []Device {
+	tb.Helper()
 	encoded, err := Encode(m)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	devices := make([]Device, len(encoded))
 	for i, attributes := range encoded {

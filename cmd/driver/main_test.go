@@ -110,8 +110,8 @@ func TestSources(t *testing.T) {
 	if _, err := source.Discover(t.Context()); err == nil || !strings.Contains(err.Error(), "none.json") {
 		t.Errorf("recording: got error %v", err)
 	}
-	real := &options{driverRoot: t.TempDir(), sysfsRoot: t.TempDir()}
-	if source, err = real.source(); err != nil || source == nil {
+	hardware := &options{driverRoot: t.TempDir(), sysfsRoot: t.TempDir()}
+	if source, err = hardware.source(); err != nil || source == nil {
 		t.Errorf("NVML: got %v, %v", source, err)
 	}
 }
