@@ -5,6 +5,7 @@ package topology
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -74,14 +75,14 @@ func New(name string, n int) *Machine {
 // Clone returns a deep copy.
 func (m *Machine) Clone() *Machine {
 	c := *m
-	c.GPUs = append([]GPUInfo(nil), m.GPUs...)
+	c.GPUs = slices.Clone(m.GPUs)
 	c.NVLinks = make([][]uint8, len(m.NVLinks))
 	for i := range m.NVLinks {
-		c.NVLinks[i] = append([]uint8(nil), m.NVLinks[i]...)
+		c.NVLinks[i] = slices.Clone(m.NVLinks[i])
 	}
 	c.PCIe = make([][]PCIe, len(m.PCIe))
 	for i := range m.PCIe {
-		c.PCIe[i] = append([]PCIe(nil), m.PCIe[i]...)
+		c.PCIe[i] = slices.Clone(m.PCIe[i])
 	}
 	return &c
 }

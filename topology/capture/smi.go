@@ -39,6 +39,7 @@ type smiTable struct {
 	tails   []tail   // the columns behind them
 	rows    map[string][]string
 	legend  map[string]string // label of a network card to its name
+	ended   bool              // the legend has begun
 }
 
 // ParseSMI reads the text that `nvidia-smi topo -m` prints: columns separated by
@@ -71,33 +72,12 @@ func parseSMI(data []byte, name string) (*Recorded, error) {
 
 func splitSMI(text string) (*smiTable, error) {
 	t := &smiTable{rows: map[string][]string{}, legend: map[string]string{}}
-	text = ansiEscape.ReplaceAllString(text, "")
-	inTable := false
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(ansiEscape.ReplaceAllString(text, "")) {
 		fields := strings.Fields(line)
 		if len(fields) == 0 {
 			continue
 		}
-		if t.columns == nil {
-			if isHeader(fields) {
-				if err := t.readHeader(fields); err != nil {
-					return nil, err
-				}
-				inTable = true
-			}
-			continue
-		}
-		if m := nicLegend.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
-			t.legend[m[1]] = m[2]
-			continue
-		}
-		if strings.HasPrefix(fields[0], "Legend") {
-			inTable = false
-		}
-		if !inTable {
-			continue
-		}
-		if err := t.readRow(fields); err != nil {
+		if err := t.readLine(strings.TrimSpace(line), fields); err != nil {
 			return nil, err
 		}
 	}
@@ -105,6 +85,24 @@ func splitSMI(text string) (*smiTable, error) {
 		return nil, errors.New(`found no header line, which starts with "GPU0"`)
 	}
 	return t, nil
+}
+
+func (t *smiTable) readLine(line string, fields []string) error {
+	if t.columns == nil {
+		if isHeader(fields) {
+			return t.readHeader(fields)
+		}
+		return nil // text above the table
+	}
+	if m := nicLegend.FindStringSubmatch(line); m != nil {
+		t.legend[m[1]] = m[2]
+		return nil
+	}
+	t.ended = t.ended || strings.HasPrefix(fields[0], "Legend")
+	if t.ended {
+		return nil
+	}
+	return t.readRow(fields)
 }
 
 // isHeader tells the header, which goes on with another label, from the row of a
@@ -207,26 +205,32 @@ func (t *smiTable) raw(name string) (*rawMachine, error) {
 		return nil, fmt.Errorf("header: %d GPUs, the limit is %d", len(gpuColumns), topology.MaxGPUs)
 	}
 	for i, at := range gpuColumns {
-		cells, ok := t.rows[t.columns[at]]
-		if !ok {
-			return nil, fmt.Errorf("row %q is missing", t.columns[at])
-		}
-		links := make([]string, len(gpuColumns))
-		for j, column := range gpuColumns {
-			if column >= len(cells) {
-				return nil, fmt.Errorf("row %q ends before column %q", t.columns[at], t.columns[column])
-			}
-			if _, err := parseLink(cells[column]); err != nil {
-				return nil, fmt.Errorf("row %q, column %q: %w", t.columns[at], t.columns[column], err)
-			}
-			links[j] = cells[column]
-		}
-		r.links = append(r.links, links)
-		if err := t.readTail(t.columns[at], cells, &r.gpus[i]); err != nil {
+		links, err := t.readGPU(t.columns[at], gpuColumns, &r.gpus[i])
+		if err != nil {
 			return nil, err
 		}
+		r.links = append(r.links, links)
 	}
 	return r, t.readNICs(r, gpuColumns, nicColumns)
+}
+
+// readGPU reads the row of a GPU: its links to the GPUs, and the columns behind them.
+func (t *smiTable) readGPU(row string, gpuColumns []int, g *RecordedGPU) ([]string, error) {
+	cells, ok := t.rows[row]
+	if !ok {
+		return nil, fmt.Errorf("row %q is missing", row)
+	}
+	links := make([]string, len(gpuColumns))
+	for j, column := range gpuColumns {
+		if column >= len(cells) {
+			return nil, fmt.Errorf("row %q ends before column %q", row, t.columns[column])
+		}
+		if _, err := parseLink(cells[column]); err != nil {
+			return nil, fmt.Errorf("row %q, column %q: %w", row, t.columns[column], err)
+		}
+		links[j] = cells[column]
+	}
+	return links, t.readTail(row, cells, g)
 }
 
 // readTail reads the affinity columns of a row. Values that are missing are those
@@ -271,32 +275,52 @@ func (t *smiTable) readNICs(r *rawMachine, gpuColumns, nicColumns []int) error {
 			nic.Name = name
 		}
 		for _, column := range gpuColumns {
-			gpu := t.columns[column]
-			mine, err := t.nicCell(r, label, column)
+			cell, err := t.nicToGPU(r, at, column)
 			if err != nil {
 				return err
 			}
-			theirs, err := t.nicCell(r, gpu, at)
-			if err != nil {
-				return err
-			}
-			if self := topology.PCIeSelf.String(); mine == self || theirs == self {
-				return fmt.Errorf("rows %q and %q: %q: a NIC is not a GPU", gpu, label, self)
-			}
-			nic.ToGPU = append(nic.ToGPU, r.worseNIC(label, gpu, mine, theirs))
+			nic.ToGPU = append(nic.ToGPU, cell)
 		}
-		if _, ok := t.rows[label]; ok {
-			for _, column := range nicColumns {
-				cell, err := t.nicCell(r, label, column)
-				if err != nil {
-					return err
-				}
-				nic.ToNIC = append(nic.ToNIC, cell)
-			}
+		var err error
+		if nic.ToNIC, err = t.nicToNICs(r, label, nicColumns); err != nil {
+			return err
 		}
 		r.nics = append(r.nics, nic)
 	}
 	return nil
+}
+
+// nicToNICs returns the cells towards the network cards, none when the row is missing.
+func (t *smiTable) nicToNICs(r *rawMachine, row string, nicColumns []int) ([]string, error) {
+	if _, ok := t.rows[row]; !ok {
+		return nil, nil
+	}
+	out := make([]string, 0, len(nicColumns))
+	for _, column := range nicColumns {
+		cell, err := t.nicCell(r, row, column)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, cell)
+	}
+	return out, nil
+}
+
+// nicToGPU returns the worse of the two cells between a network card and a GPU.
+func (t *smiTable) nicToGPU(r *rawMachine, nicColumn, gpuColumn int) (string, error) {
+	nic, gpu := t.columns[nicColumn], t.columns[gpuColumn]
+	mine, err := t.nicCell(r, nic, gpuColumn)
+	if err != nil {
+		return "", err
+	}
+	theirs, err := t.nicCell(r, gpu, nicColumn)
+	if err != nil {
+		return "", err
+	}
+	if self := topology.PCIeSelf.String(); mine == self || theirs == self {
+		return "", fmt.Errorf("rows %q and %q: %q: a NIC is not a GPU", gpu, nic, self)
+	}
+	return r.worseNIC(nic, gpu, mine, theirs), nil
 }
 
 // nicCell returns the cell of a row and column of which one is a network card, ""
@@ -306,16 +330,19 @@ func (t *smiTable) nicCell(r *rawMachine, row string, column int) (string, error
 	if column >= len(cells) {
 		return "", nil
 	}
-	_, err := parseNICCell(cells[column])
-	if err == nil {
-		return cells[column], nil
-	}
-	if column == len(cells)-1 && !strings.HasPrefix(cells[column], "NV") {
+	cell := cells[column]
+	_, bad := parseNICCell(cell)
+	last := column == len(cells)-1
+	switch {
+	case bad == nil:
+		return cell, nil
+	case last && !strings.HasPrefix(cell, "NV"):
 		r.warnings = append(r.warnings, topology.Warning(fmt.Sprintf(
-			"row %q, column %q: %q is cut off: taken as not recorded", row, t.columns[column], cells[column])))
+			"row %q, column %q: %q is cut off: taken as not recorded", row, t.columns[column], cell)))
 		return "", nil
+	default:
+		return "", fmt.Errorf("row %q, column %q: %w", row, t.columns[column], bad)
 	}
-	return "", fmt.Errorf("row %q, column %q: %w", row, t.columns[column], err)
 }
 
 // worseNIC joins the two directions between a network card and a GPU.

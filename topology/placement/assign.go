@@ -3,6 +3,8 @@
 package placement
 
 import (
+	"slices"
+
 	"github.com/topodra/topodra/topology"
 )
 
@@ -20,6 +22,7 @@ type assigner struct {
 	distinct []distinctRule
 	later    []topology.Mask // GPUs the requests from i on can use
 	counts   []int           // GPUs the requests from i on need
+	need     Capacity        // of all requests together
 	twin     []bool          // request i is like request i − 1
 
 	// State of one search.
@@ -65,6 +68,9 @@ func newAssigner(pr *problem, s *stock, candidates []topology.Mask) *assigner {
 	for i := len(requests) - 1; i >= 0; i-- {
 		a.later[i] = a.later[i+1] | candidates[i]
 		a.counts[i] = a.counts[i+1] + requests[i].Count
+		for range requests[i].Count {
+			a.need = a.need.plus(requests[i].Use)
+		}
 		a.twin[i] = i > 0 && a.alike(i-1, i)
 	}
 	a.left = make([]Capacity, len(s.left))
@@ -114,8 +120,15 @@ func (a *assigner) assign(union topology.Mask) (per []topology.Mask, ok, exact b
 	if a.plain {
 		return a.split(union)
 	}
+	return a.search(union, a.pr.opts.MaxSearch)
+}
+
+func (a *assigner) search(union topology.Mask, steps int) (per []topology.Mask, ok, exact bool) {
+	if !a.roomFor(union) {
+		return nil, false, true
+	}
 	a.union = union
-	a.budget = a.pr.opts.MaxSearch
+	a.budget = steps
 	copy(a.left, a.s.left)
 	clear(a.taken)
 	clear(a.used)
@@ -124,16 +137,33 @@ func (a *assigner) assign(union topology.Mask) (per []topology.Mask, ok, exact b
 	if !a.place(0) {
 		return nil, false, a.budget > 0
 	}
-	return append([]topology.Mask(nil), a.chosen...), true, true
+	return slices.Clone(a.chosen), true, true
 }
 
-// possible is assign without the assignment.
+// possible is assign without the assignment, within the steps of the whole search.
 func (a *assigner) possible(union topology.Mask) (ok, exact bool) {
 	if a.plain {
 		return union.Count() == a.counts[0] && union.SubsetOf(a.candidates[0]), true
 	}
-	_, ok, exact = a.assign(union)
+	steps := min(a.pr.opts.MaxSearch, max(fewSteps, a.pr.steps))
+	a.budget = steps
+	_, ok, exact = a.search(union, steps)
+	a.pr.steps -= steps - a.budget
 	return ok, exact
+}
+
+// roomFor is a necessary condition: the requests do not need more than all GPUs of
+// the union have together.
+func (a *assigner) roomFor(union topology.Mask) bool {
+	var have, total Capacity
+	limited := Capacity{MemoryMiB: 1, CoresPercent: 1, Slots: 1}
+	for g := range union.All() {
+		have, total = have.plus(a.s.left[g]), a.s.total[g]
+		limited.MemoryMiB = min(limited.MemoryMiB, total.MemoryMiB)
+		limited.CoresPercent = min(limited.CoresPercent, total.CoresPercent)
+		limited.Slots = min(limited.Slots, total.Slots)
+	}
+	return have.covers(a.need, limited)
 }
 
 func (a *assigner) split(union topology.Mask) ([]topology.Mask, bool, bool) {

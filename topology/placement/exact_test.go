@@ -159,24 +159,29 @@ func TestSixteenGPUs(t *testing.T) {
 		c := classOf(t, m)
 		for range 6 {
 			idle := topology.Mask(rng.Uint64()) & topology.FullMask(16)
-			k := 1 + rng.IntN(8)
-			got := plan(t, p, placement.WholeGPUs(c, idle), wholes(k))
-			best := quality.Quality{}
-			for _, s := range topotest.Subsets(idle, k) {
-				if q := c.Of(s); quality.Compare(q, best) > 0 {
-					best = q
-				}
-			}
-			if k > idle.Count() {
-				if len(got.Sets) > 0 {
-					t.Errorf("%s: %d of %s: got %s", m.Name, k, idle, got.Sets[0].GPUs)
-				}
-				continue
-			}
-			if !got.Exact || k > 1 && !quality.InTier(best, got.Sets[0].Quality, quality.DefaultTierPercent) {
-				t.Errorf("%s: %d of %s: %s is %v, the best is %v", m.Name, k, idle, got.Sets[0].GPUs, got.Sets[0].Quality, best)
-			}
+			checkBest(t, p, c, m.Name, idle, 1+rng.IntN(8))
 		}
+	}
+}
+
+// checkBest checks that the planner's set is in the tier of the best there is.
+func checkBest(t *testing.T, p *placement.Planner, c *quality.Class, name string, idle topology.Mask, k int) {
+	t.Helper()
+	got := plan(t, p, placement.WholeGPUs(c, idle), wholes(k))
+	if k > idle.Count() {
+		if len(got.Sets) > 0 {
+			t.Errorf("%s: %d of %s: got %s", name, k, idle, got.Sets[0].GPUs)
+		}
+		return
+	}
+	best := quality.Quality{}
+	for _, s := range topotest.Subsets(idle, k) {
+		if q := c.Of(s); quality.Compare(q, best) > 0 {
+			best = q
+		}
+	}
+	if !got.Exact || k > 1 && !quality.InTier(best, got.Sets[0].Quality, quality.DefaultTierPercent) {
+		t.Errorf("%s: %d of %s: %s is %v, the best is %v", name, k, idle, got.Sets[0].GPUs, got.Sets[0].Quality, best)
 	}
 }
 

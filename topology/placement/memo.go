@@ -59,9 +59,3 @@ func (m *memo) store(key memoKey, r Result) {
 	}
 	m.young[key] = r
 }
-
-func (m *memo) len() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.young) + len(m.old)
-}

@@ -70,18 +70,22 @@ func TestScoreBands(t *testing.T) {
 			}
 			nodes[i] = placement.NodeCandidate{Quality: q, DeltaV: rng.Int64N(1000), AllocatedPermille: rng.Int64N(1001)}
 		}
-		scores := placement.ScoreNodes(nodes, true, 10)
-		best := slices.MaxFunc(nodes, func(a, b placement.NodeCandidate) int { return quality.Compare(a.Quality, b.Quality) }).Quality
-		for i, n := range nodes {
-			inBest := quality.InTier(best, n.Quality, 10)
-			if s := scores[i]; s < 0 || s > 100 || inBest != (s >= 60) || !inBest && s > 20 {
-				t.Fatalf("%+v of best %v: score %d", n, best, s)
-			}
-			for j, o := range nodes {
-				clearlyBetter := quality.Compare(n.Quality, o.Quality) > 0 && !quality.InTier(n.Quality, o.Quality, 10)
-				if clearlyBetter && scores[i] < scores[j] {
-					t.Fatalf("%+v scores %d, the worse %+v scores %d", n, scores[i], o, scores[j])
-				}
+		checkBands(t, nodes, placement.ScoreNodes(nodes, true, 10))
+	}
+}
+
+func checkBands(t *testing.T, nodes []placement.NodeCandidate, scores []int64) {
+	t.Helper()
+	best := slices.MaxFunc(nodes, func(a, b placement.NodeCandidate) int { return quality.Compare(a.Quality, b.Quality) }).Quality
+	for i, n := range nodes {
+		inBest := quality.InTier(best, n.Quality, 10)
+		if s := scores[i]; s < 0 || s > 100 || inBest != (s >= 60) || !inBest && s > 20 {
+			t.Fatalf("%+v of best %v: score %d", n, best, s)
+		}
+		for j, o := range nodes {
+			clearlyBetter := quality.Compare(n.Quality, o.Quality) > 0 && !quality.InTier(n.Quality, o.Quality, 10)
+			if clearlyBetter && scores[i] < scores[j] {
+				t.Fatalf("%+v scores %d, the worse %+v scores %d", n, scores[i], o, scores[j])
 			}
 		}
 	}

@@ -40,7 +40,7 @@ func DefaultMix() []Typical {
 const (
 	DefaultMaxSets   = 8
 	DefaultMemoSize  = 1 << 14
-	DefaultMaxSearch = 200_000
+	DefaultMaxSearch = 20_000
 )
 
 // Limits of [Options].
@@ -64,8 +64,8 @@ type Options struct {
 	// negative switches the memo off.
 	MemoSize int
 	// MaxSearch bounds the steps of the search for an assignment of the requests
-	// to one union of GPUs; 0 is DefaultMaxSearch. A result that ran into it is not
-	// Exact.
+	// to one union of GPUs, and 50 times that all unions of a question; 0 is
+	// DefaultMaxSearch. A result that ran into a bound is not Exact.
 	MaxSearch int
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/topodra/topodra/topology"
 )
@@ -74,7 +75,7 @@ func (r Result) clone() Result {
 }
 
 func (s Set) clone() Set {
-	s.PerRequest = append([]topology.Mask(nil), s.PerRequest...)
+	s.PerRequest = slices.Clone(s.PerRequest)
 	return s
 }
 
@@ -93,29 +94,43 @@ func validate(inv Inventory, d Demand) error {
 	if len(d.Requests) == 0 || len(d.Requests) > maxRequests {
 		return fmt.Errorf("demand: %d requests, expected 1 to %d", len(d.Requests), maxRequests)
 	}
+	if !d.Held.SubsetOf(all) {
+		return fmt.Errorf("demand: held GPUs %s are not all on a machine with %d GPUs", d.Held, n)
+	}
 	for i, r := range d.Requests {
-		if r.Count < 1 {
-			return fmt.Errorf("demand: request %d (%q) asks for %d GPUs", i, r.Name, r.Count)
-		}
-		if r.Use.MemoryMiB < 0 || r.Use.CoresPercent < 0 || r.Use.Slots < 0 {
-			return fmt.Errorf("demand: request %d (%q) asks for a negative part of a GPU", i, r.Name)
+		if err := r.validate(); err != nil {
+			return fmt.Errorf("demand: request %d (%q) %w", i, r.Name, err)
 		}
 	}
 	for i, c := range d.Constraints {
-		if len(c.Values) != n {
-			return fmt.Errorf("demand: constraint %d has %d values for %d GPUs", i, len(c.Values), n)
-		}
-		if c.Kind != Match && c.Kind != Distinct {
-			return fmt.Errorf("demand: constraint %d has the unknown kind %d", i, c.Kind)
-		}
-		for _, r := range c.Requests {
-			if r < 0 || r >= len(d.Requests) {
-				return fmt.Errorf("demand: constraint %d names request %d of %d", i, r, len(d.Requests))
-			}
+		if err := c.validate(n, len(d.Requests)); err != nil {
+			return fmt.Errorf("demand: constraint %d %w", i, err)
 		}
 	}
-	if !d.Held.SubsetOf(all) {
-		return fmt.Errorf("demand: held GPUs %s are not all on a machine with %d GPUs", d.Held, n)
+	return nil
+}
+
+func (r Request) validate() error {
+	if r.Count < 1 {
+		return fmt.Errorf("asks for %d GPUs", r.Count)
+	}
+	if r.Use.MemoryMiB < 0 || r.Use.CoresPercent < 0 || r.Use.Slots < 0 {
+		return errors.New("asks for a negative part of a GPU")
+	}
+	return nil
+}
+
+func (c Constraint) validate(gpus, requests int) error {
+	if len(c.Values) != gpus {
+		return fmt.Errorf("has %d values for %d GPUs", len(c.Values), gpus)
+	}
+	if c.Kind != Match && c.Kind != Distinct {
+		return fmt.Errorf("has the unknown kind %d", c.Kind)
+	}
+	for _, r := range c.Requests {
+		if r < 0 || r >= requests {
+			return fmt.Errorf("names request %d of %d", r, requests)
+		}
 	}
 	return nil
 }

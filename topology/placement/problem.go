@@ -20,6 +20,7 @@ type problem struct {
 	shares       bool // some request leaves a part of a GPU to others
 	stackable    bool // some GPU could serve two of the requests
 	mixShares    bool // some typical claim does
+	steps        int  // what is left of the steps of one search
 }
 
 // stock is a state of the machine with what it means for the requests.

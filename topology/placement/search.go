@@ -5,6 +5,7 @@ package placement
 import (
 	"context"
 	"math/bits"
+	"slices"
 
 	"github.com/topodra/topodra/topology"
 )
@@ -17,6 +18,10 @@ const (
 	// maxUnions bounds the unions that are enumerated on machines above
 	// topology.MaxExactGPUs; C(16,8) is 12,870.
 	maxUnions = 20_000
+	// totalSearch times Options.MaxSearch bounds the steps of all unions together;
+	// after that each union gets fewSteps.
+	totalSearch = 50
+	fewSteps    = 128
 	// checkEvery is how many unions are looked at between two looks at the context.
 	checkEvery = 1024
 )
@@ -34,14 +39,12 @@ type found struct {
 // at all. Larger unions of GPUs that are touched already compete with it when the
 // demand does not communicate and the smallest would break up what is idle.
 func (pr *problem) search(ctx context.Context, v *valuer, s *stock) (found, error) {
-	out := found{exact: pr.class.Exact()}
-	combos, exact := pr.combinations(s)
-	out.exact = out.exact && exact
-	for size := max(pr.leastUnion(), pr.d.Forced.Count(), 1); size <= pr.mostUnion(); size++ {
-		if size > pr.class.N() {
-			break
-		}
-		options, exact, err := pr.unions(ctx, combos, 0, size)
+	pr.steps = totalSearch * pr.opts.MaxSearch
+	by, exact := pr.combinations(s)
+	out := found{exact: exact && pr.class.Exact()}
+	largest := min(pr.mostUnion(), pr.class.N())
+	for size := max(pr.leastUnion(), pr.d.Forced.Count(), 1); size <= largest; size++ {
+		options, exact, err := pr.unions(ctx, by, 0, size)
 		if err != nil {
 			return out, err
 		}
@@ -49,7 +52,7 @@ func (pr *problem) search(ctx context.Context, v *valuer, s *stock) (found, erro
 		if len(options) == 0 {
 			continue
 		}
-		ranked, best := pr.rank(v, s, combos, options)
+		ranked, best := pr.rank(v, s, by, options)
 		if out.best == nil {
 			out.best, out.feasible = best, len(options)
 		}
@@ -57,21 +60,27 @@ func (pr *problem) search(ctx context.Context, v *valuer, s *stock) (found, erro
 			continue
 		}
 		out.accepted = ranked
-		if pr.communicates || ranked[0].DeltaV == 0 {
-			return out, nil
+		if !pr.communicates && ranked[0].DeltaV > 0 {
+			err = pr.addTouched(ctx, v, s, by, options, &out)
 		}
-		combos, more, exact, err := pr.touchedUnions(ctx, s, combos, size+1)
-		if err != nil {
-			return out, err
-		}
-		out.exact = out.exact && exact
-		if len(more) > 0 {
-			out.accepted, _ = pr.rank(v, s, combos, append(options, more...))
-			out.feasible += len(more)
-		}
-		return out, nil
+		return out, err
 	}
 	return out, nil
+}
+
+// addTouched ranks the options again, together with the larger unions that need no
+// idle GPU.
+func (pr *problem) addTouched(ctx context.Context, v *valuer, s *stock, by []*assigner, options []option, out *found) error {
+	by, more, exact, err := pr.touchedUnions(ctx, s, by, options[0].union.Count()+1)
+	if err != nil {
+		return err
+	}
+	out.exact = out.exact && exact
+	if len(more) > 0 {
+		out.accepted, _ = pr.rank(v, s, by, append(options, more...))
+		out.feasible += len(more)
+	}
+	return nil
 }
 
 // touchedUnions returns the unions of at least the given size that can serve the
@@ -79,7 +88,7 @@ func (pr *problem) search(ctx context.Context, v *valuer, s *stock) (found, erro
 func (pr *problem) touchedUnions(ctx context.Context, s *stock, by []*assigner, size int) ([]*assigner, []option, bool, error) {
 	from := len(by)
 	for _, a := range by[:from] {
-		candidates := append([]topology.Mask(nil), a.candidates...)
+		candidates := slices.Clone(a.candidates)
 		enough := true
 		for i := range candidates {
 			candidates[i] &^= s.idle
@@ -158,7 +167,7 @@ func matchValues(c Constraint) []topology.Mask {
 
 // narrow restricts the requests of a Match constraint to the GPUs of one value.
 func (pr *problem) narrow(candidates []topology.Mask, c Constraint, value topology.Mask) ([]topology.Mask, bool) {
-	out := append([]topology.Mask(nil), candidates...)
+	out := slices.Clone(candidates)
 	for _, r := range c.Requests {
 		out[r] &= value
 		if out[r].Count() < pr.d.Requests[r].Count {
@@ -170,35 +179,50 @@ func (pr *problem) narrow(candidates []topology.Mask, c Constraint, value topolo
 
 // unions returns the unions of the given size that one of by[from:] can serve.
 func (pr *problem) unions(ctx context.Context, by []*assigner, from, size int) ([]option, bool, error) {
-	var out []option
-	exact := true
-	seen := newMaskSet(pr.class.N(), len(by)-from > 1)
-	looked := 0
+	u := unionSearch{ctx: ctx, seen: newMaskSet(pr.class.N(), len(by)-from > 1), exact: true}
 	for at := from; at < len(by); at++ {
-		a := by[at]
-		pool := a.later[0]
+		pool := by[at].later[0]
 		if !pr.d.Forced.SubsetOf(pool) || pool.Count() < size {
 			continue
 		}
-		if a.plain && out == nil {
-			out = make([]option, 0, min(maxUnions, binomial((pool&^pr.d.Forced).Count(), size-pr.d.Forced.Count())))
+		if by[at].plain && u.out == nil {
+			open, count := pool&^pr.d.Forced, size-pr.d.Forced.Count()
+			u.out = make([]option, 0, min(maxUnions, binomial(open.Count(), count)))
 		}
 		for union := range pr.candidateUnions(pool, size) {
-			if looked++; looked%checkEvery == 0 && ctx.Err() != nil {
+			if !u.look(union, at, by[at]) {
 				return nil, false, ctx.Err()
-			}
-			if seen.has(union) {
-				continue
-			}
-			ok, sure := a.possible(union)
-			exact = exact && (sure || ok)
-			if ok {
-				seen.add(union)
-				out = append(out, option{union: union, by: int32(at)})
 			}
 		}
 	}
-	return out, exact, ctx.Err()
+	return u.out, u.exact, ctx.Err()
+}
+
+// unionSearch collects what unions finds.
+type unionSearch struct {
+	ctx    context.Context
+	looked int
+	seen   *maskSet
+	out    []option
+	exact  bool
+}
+
+// look adds the union if the assigner can serve the demand with it. It returns false
+// when the context is done.
+func (u *unionSearch) look(union topology.Mask, at int, by *assigner) bool {
+	if u.looked++; u.looked%checkEvery == 0 && u.ctx.Err() != nil {
+		return false
+	}
+	if u.seen.has(union) {
+		return true
+	}
+	ok, sure := by.possible(union)
+	u.exact = u.exact && (sure || ok)
+	if ok {
+		u.seen.add(union)
+		u.out = append(u.out, option{union: union, by: int32(at)})
+	}
+	return true
 }
 
 // candidateUnions yields the unions to look at: all of the size that contain the

@@ -34,45 +34,49 @@ func Random(shape Shape, n int, seed uint64) *topology.Machine {
 	rng := rand.New(rand.NewPCG(seed, uint64(shape)))
 	m := topology.New(fmt.Sprintf("random-%d-%d-%d", shape, n, seed), n)
 	randomTree(m, rng)
-	link := func(i, j, links int) {
-		m.NVLinks[i][j], m.NVLinks[j][i] = uint8(links), uint8(links)
-	}
-	switch shape {
-	case AnyLinks:
-		for i := range n {
-			for j := range i {
-				if rng.IntN(3) > 0 {
-					link(i, j, rng.IntN(3))
-				}
-			}
-		}
-	case Bridged:
-		order := rng.Perm(n)
-		for i := 0; i+1 < n; i += 2 {
-			link(order[i], order[i+1], rng.IntN(5))
-		}
-	case Fabric:
-		m.Switched = true
-		ports := make([]int, n)
-		for i := range ports {
-			ports[i] = []int{18, 18, 18, 18, 17, 12, 0}[rng.IntN(7)]
-			for j := range i {
-				link(i, j, min(ports[i], ports[j]))
-			}
-		}
-	case Quads:
-		for i := range n {
-			for j := range i {
-				switch {
-				case i/4 == j/4:
-					link(i, j, 1+rng.IntN(2))
-				case i%4 == j%4:
-					link(i, j, rng.IntN(3))
-				}
-			}
+	m.Switched = shape == Fabric
+	count := linkCounts(shape, n, rng)
+	for i := range n {
+		for j := range i {
+			links := uint8(count(i, j))
+			m.NVLinks[i][j], m.NVLinks[j][i] = links, links
 		}
 	}
 	return m
+}
+
+// linkCounts returns a function that is asked once for the links of each pair.
+func linkCounts(shape Shape, n int, rng *rand.Rand) func(i, j int) int {
+	order := rng.Perm(n)
+	ports := make([]int, n)
+	for i := range ports {
+		ports[i] = []int{18, 18, 18, 18, 17, 12, 0}[rng.IntN(7)]
+	}
+	switch shape {
+	case AnyLinks:
+		return func(int, int) int { return max(0, rng.IntN(4)-1) }
+	case Bridged:
+		return func(i, j int) int {
+			if order[i]/2 != order[j]/2 {
+				return 0
+			}
+			return rng.IntN(5)
+		}
+	case Fabric:
+		return func(i, j int) int { return min(ports[i], ports[j]) }
+	case Quads:
+		return func(i, j int) int {
+			switch {
+			case i/4 == j/4:
+				return 1 + rng.IntN(2)
+			case i%4 == j%4:
+				return rng.IntN(3)
+			}
+			return 0
+		}
+	default: // Tree
+		return func(int, int) int { return 0 }
+	}
 }
 
 // randomTree fills in sockets, switches, rates and network cards.

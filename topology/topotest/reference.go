@@ -4,7 +4,7 @@ package topotest
 
 import (
 	"fmt"
-	"sort"
+	"slices"
 
 	"github.com/topodra/topodra/topology"
 )
@@ -213,7 +213,12 @@ func (r *Reference) Rank(idle topology.Mask, k int, communicates bool) []Ranked 
 		})
 	}
 	r.setTiers(out)
-	sort.SliceStable(out, func(i, j int) bool { return rankedBefore(out[i], out[j], communicates) })
+	slices.SortStableFunc(out, func(a, b Ranked) int {
+		if rankedBefore(a, b, communicates) {
+			return -1
+		}
+		return 1 // two different sets are never equal
+	})
 	return out
 }
 

@@ -3,6 +3,8 @@
 package topotest
 
 import (
+	"slices"
+
 	"github.com/topodra/topodra/topology"
 )
 
@@ -63,7 +65,7 @@ func MaxRings(links [][]uint8, s topology.Mask) int {
 		usable := true
 		hops(order, func(a, b int) { usable = usable && left[a][b] > 0 })
 		if usable {
-			rings = append(rings, append([]int(nil), order...))
+			rings = append(rings, slices.Clone(order))
 		}
 	})
 	best := 0
