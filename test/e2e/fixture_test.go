@@ -23,6 +23,7 @@ import (
 	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/driver/checkpoint"
 	"github.com/topodra/topodra/test/e2e/vgpudouble"
+	"github.com/topodra/topodra/test/node"
 )
 
 const (
@@ -117,8 +118,9 @@ func (f *fixture) nothingLeft() error {
 	if err != nil {
 		return err
 	}
-	if len(containers) > 0 {
-		return fmt.Errorf("%d containers are left, the first is %q of pod %q", len(containers), containers[0].Name, containers[0].PodUID)
+	// The kubelet takes its time to remove those that have ended.
+	if i := slices.IndexFunc(containers, func(c node.Container) bool { return c.Running }); i >= 0 {
+		return fmt.Errorf("container %q of pod %q still runs", containers[i].Name, containers[i].PodUID)
 	}
 	return f.nothingOnDisk()
 }

@@ -86,11 +86,29 @@ func (o Options) complete() (Options, error) {
 		return o, err
 	}
 	for _, dir := range append(slices.Clone(o.RemoveToo), o.Dir, o.LogDir) {
-		if dir != "" && (!safePath.MatchString(dir) || filepath.Clean(dir) != dir || filepath.Dir(dir) == "/") {
-			return o, fmt.Errorf("directory %q: want a plain absolute path at least two levels deep, of letters, digits and ._-", dir)
+		if err := checkRemovable(dir); dir != "" && err != nil {
+			return o, err
 		}
 	}
 	return o, nil
+}
+
+// checkRemovable refuses paths that should not be handed to something that removes them.
+func checkRemovable(dir string) error {
+	if !safePath.MatchString(dir) || filepath.Clean(dir) != dir || filepath.Dir(dir) == "/" {
+		return fmt.Errorf("directory %q: want a plain absolute path at least two levels deep, of letters, digits and ._-", dir)
+	}
+	return nil
+}
+
+// checkVisible refuses directories that are empty for the node's processes.
+func checkVisible(dir string) error {
+	for _, hidden := range hiddenDirs {
+		if rel, err := filepath.Rel(hidden, dir); err == nil && filepath.IsLocal(rel) {
+			return fmt.Errorf("directory %q: the node cannot see what is below %q: set TMPDIR, or name another one", dir, hidden)
+		}
+	}
+	return nil
 }
 
 // makeDir makes the node's directory.
@@ -109,14 +127,7 @@ func (o *Options) makeDir() error {
 		return fmt.Errorf("creating the node's directory: %w", err)
 	}
 	o.LogDir = cmp.Or(o.LogDir, filepath.Join(o.Dir, "logs"))
-	for _, hidden := range hiddenDirs {
-		for _, dir := range []string{o.Dir, o.LogDir, o.BinDir} {
-			if rel, err := filepath.Rel(hidden, dir); err == nil && filepath.IsLocal(rel) {
-				return fmt.Errorf("directory %q: the node cannot see what is below %q: set TMPDIR, or name another one", dir, hidden)
-			}
-		}
-	}
-	return nil
+	return errors.Join(checkVisible(o.Dir), checkVisible(o.LogDir), checkVisible(o.BinDir))
 }
 
 // checkPrograms looks for everything at once: one message about what is missing rather than one per try.
