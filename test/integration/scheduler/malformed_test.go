@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -171,6 +172,7 @@ func TestOddClaims(t *testing.T) {
 		"cel-error":       {Requests: testbed.Requests(testbed.GPUs("gpus", 2, testbed.Select(`device.attributes["gpu.topodra.dev"].nothing == 1`)))},
 		"mig":             {Requests: testbed.Requests(testbed.GPUs("gpus", 1, testbed.Class(api.DeviceClassMIG)))},
 		"no-common-value": {Requests: testbed.Requests(testbed.GPUs("gpus", 2)), Constraints: []resourceapi.DeviceConstraint{testbed.Match(api.DriverName + "/nothing")}},
+		"absurd":          {Topology: testbed.Required(api.LevelNVLink, 0), Requests: testbed.Requests(testbed.GPUs("a", math.MaxInt64), testbed.GPUs("b", math.MaxInt64))},
 		"required-nine":   job("required-nine", 9, testbed.Required(api.LevelNVLink, 0)),
 	} {
 		claim.Name = name

@@ -75,7 +75,8 @@ func (b *Bed) read(ctx context.Context, claim *resourceapi.ResourceClaim) (Alloc
 		}
 		a.Node = device.node
 		index, ok := device.Attributes[api.AttrIndex]
-		if result.Driver != api.DriverName || !ok || index.IntValue == nil {
+		kind := device.Attributes[api.AttrType].StringValue
+		if result.Driver != api.DriverName || !ok || index.IntValue == nil || kind != nil && *kind != api.DeviceTypeGPU {
 			a.Devices = append(a.Devices, result.Device)
 			continue
 		}

@@ -32,6 +32,7 @@ type Node struct {
 	Machine string
 	// DriverArgs are further arguments of its driver.
 	DriverArgs []string
+	Labels     map[string]string
 }
 
 // Options says what to start.
@@ -138,7 +139,7 @@ func (s *Scene) AddNode(node Node) {
 
 // startNode creates a node and, if it has a machine, starts its driver and waits for what that publishes.
 func (b *Bed) startNode(ctx context.Context, node Node) (*cluster.Process, error) {
-	if _, err := b.Cluster.AddNode(ctx, cluster.NodeOptions{Name: node.Name}); err != nil {
+	if _, err := b.Cluster.AddNode(ctx, cluster.NodeOptions{Name: node.Name, Labels: node.Labels}); err != nil {
 		return nil, err
 	}
 	if node.Machine == "" {
@@ -167,8 +168,13 @@ func (s *Scene) Rescan(node string) {
 }
 
 // StartScheduler starts the scheduler with the bed's configuration.
-func (b *Bed) StartScheduler(ctx context.Context) error {
-	process, err := b.Cluster.StartScheduler(ctx, cluster.SchedulerOptions{ConfigYAML: b.config, ExtraArgs: []string{"-v=3"}})
+func (b *Bed) StartScheduler(ctx context.Context) error { return b.StartSchedulerAs(ctx, "") }
+
+// StartSchedulerAs does so as another user and with further arguments.
+func (b *Bed) StartSchedulerAs(ctx context.Context, user string, args ...string) error {
+	process, err := b.Cluster.StartScheduler(ctx, cluster.SchedulerOptions{
+		ConfigYAML: b.config, User: user, ExtraArgs: append([]string{"-v=3"}, args...),
+	})
 	if err != nil {
 		return err
 	}

@@ -37,20 +37,32 @@ func Device(name string, attributes Attributes) resourceapi.Device {
 // after the node. It disappears with the test.
 func (s *Scene) Publish(driver, node string, lists ...[]resourceapi.Device) {
 	s.t.Helper()
-	slices := s.Client.ResourceV1().ResourceSlices()
 	for i, devices := range lists {
-		slice := &resourceapi.ResourceSlice{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%s-%d", driver, node, i)},
-			Spec: resourceapi.ResourceSliceSpec{
-				Driver: driver, NodeName: &node, Devices: devices,
-				Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: int64(len(lists))},
-			},
-		}
-		if _, err := slices.Create(s.ctx, slice, metav1.CreateOptions{}); err != nil {
-			s.t.Fatalf("publishing for driver %q on node %q: %v", driver, node, err)
-		}
-		s.Finally(func(ctx context.Context) error { return slices.Delete(ctx, slice.Name, metav1.DeleteOptions{}) })
+		s.publish(fmt.Sprintf("%s-%s-%d", driver, node, i), resourceapi.ResourceSliceSpec{
+			Driver: driver, NodeName: &node, Devices: devices,
+			Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: int64(len(lists))},
+		})
 	}
+}
+
+// PublishForAll does so for devices that every node can use.
+func (s *Scene) PublishForAll(driver, pool string, devices []resourceapi.Device) {
+	s.t.Helper()
+	s.publish(fmt.Sprintf("%s-%s", driver, pool), resourceapi.ResourceSliceSpec{
+		Driver: driver, AllNodes: new(true), Devices: devices,
+		Pool: resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: 1},
+	})
+}
+
+// publish creates a slice for the time of the test.
+func (s *Scene) publish(name string, spec resourceapi.ResourceSliceSpec) {
+	s.t.Helper()
+	slices := s.Client.ResourceV1().ResourceSlices()
+	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+	if _, err := slices.Create(s.ctx, slice, metav1.CreateOptions{}); err != nil {
+		s.t.Fatalf("publishing slice %q: %v", name, err)
+	}
+	s.Finally(func(ctx context.Context) error { return slices.Delete(ctx, name, metav1.DeleteOptions{}) })
 }
 
 // DeviceClass creates a class of all devices of a driver. It disappears with the test.
