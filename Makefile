@@ -13,6 +13,8 @@ TOOLS := $(BIN)/tools
 
 # Go tests that wait for processes need more than the default ten minutes on a busy machine.
 TEST_TIMEOUT ?= 20m
+# The tests on a real node, the soak test among them, take longer still.
+E2E_TIMEOUT ?= 60m
 # How long `make fuzz` spends on each fuzz target.
 FUZZTIME ?= 10s
 # What `make bench` runs, how often, and where the result goes besides the terminal.
@@ -127,9 +129,11 @@ test-process: binaries ## Run the tests that start a control plane.
 test-upstream: $(KUBERNETES_STAMP) ## Run Kubernetes' own DRA integration tests with our plugin in place of the in-tree one.
 	PATH="$(CURDIR)/$(BIN):$$PATH" test/upstream/run.sh
 
-.PHONY: test-node
-test-node: binaries-node ## Run the tests on a real node of this machine; needs root and what hack/install-node-deps.sh installs.
-	$(GO) test -tags e2e -p 1 -timeout $(TEST_TIMEOUT) ./test/node/... ./test/e2e/...
+# One node at a time, and never from the cache: what is under test runs in processes of its own.
+.PHONY: e2e
+e2e: binaries-node ## Run the tests on a real node of this machine, as root; missing Debian packages are installed.
+	hack/install-node-deps.sh
+	$(GO) test -tags e2e -p 1 -count 1 -timeout $(E2E_TIMEOUT) ./test/node/... ./test/e2e/...
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME each.
