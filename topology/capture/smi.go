@@ -27,8 +27,7 @@ var (
 type tail uint8
 
 const (
-	tailOther tail = iota
-	tailCPU
+	tailCPU tail = iota
 	tailNUMA
 	tailGPUNUMA
 )
@@ -162,7 +161,7 @@ func tailAt(fields []string) (kind tail, words int) {
 	case fields[0] == "GPU" && strings.HasPrefix("NUMA", second):
 		return tailGPUNUMA, min(3, len(fields))
 	}
-	return tailOther, 0
+	return 0, 0
 }
 
 func (t *smiTable) readRow(fields []string) error {

@@ -187,6 +187,7 @@ func (pr *problem) decideCommunication() bool {
 		return true
 	case No:
 		return false
+	case Auto:
 	}
 	gpus := pr.leastUnion()
 	if pr.shares {
