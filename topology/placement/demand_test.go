@@ -258,7 +258,7 @@ func TestConstraints(t *testing.T) {
 		{"distinct needs more values", two(placement.Distinct, sockets, placement.WholeRequest("a", 3)), "", placement.ReasonConstraint},
 		{"match too many", two(placement.Match, sockets, placement.WholeRequest("a", 4)), "", placement.ReasonTooFewFree},
 		{"missing attribute", two(placement.Match, []int32{-1, -1, -1, -1, -1, -1, -1, -1}, one), "", placement.ReasonConstraint},
-		{"distinct forbids stacking", two(placement.Distinct, []int32{0, 1, 2, 3, 4, 5, 6, 7}, share(1, 0, 10), share(1, 0, 10)), "{1,6}", 0},
+		{"distinct forbids stacking, so the shares talk to each other over a switch", two(placement.Distinct, []int32{0, 1, 2, 3, 4, 5, 6, 7}, share(1, 0, 10), share(1, 0, 10)), "{2,3}", 0},
 	} {
 		r := plan(t, p, inv, tc.d)
 		got := ""

@@ -5,6 +5,7 @@ package placement
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 
 	"github.com/topodra/topodra/topology"
 	"github.com/topodra/topodra/topology/quality"
@@ -145,8 +146,19 @@ func (pr *problem) stacks(a, b int) bool {
 	return false
 }
 
+// apart reports whether no GPU can serve both requests: they do not fit on one, or
+// a Distinct constraint covers both.
+func (pr *problem) apart(a, b int) bool {
+	for _, c := range pr.d.Constraints {
+		if c.Kind == Distinct && slices.Contains(c.Requests, a) && slices.Contains(c.Requests, b) {
+			return true
+		}
+	}
+	return !pr.stacks(a, b)
+}
+
 // leastUnion is a lower bound for the number of distinct GPUs: the largest count,
-// or the sum of the counts of requests of which no two fit on one GPU.
+// or the sum of the counts of requests of which no two can share a GPU.
 func (pr *problem) leastUnion() int {
 	best := 0
 	for i, r := range pr.d.Requests {
@@ -155,7 +167,7 @@ func (pr *problem) leastUnion() int {
 		for j := i + 1; j < len(pr.d.Requests); j++ {
 			alone := true
 			for _, k := range group {
-				alone = alone && !pr.stacks(j, k)
+				alone = alone && pr.apart(j, k)
 			}
 			if alone {
 				group = append(group, j)
