@@ -302,29 +302,34 @@ func (f *fixture) check(pod *corev1.Pod, container string) []share {
 	return want
 }
 
-// regions returns the reports of the double on the host: region directory to its lines.
+// regions returns, by container ID, the reports that processes of running containers with a limit have left on the host.
 func (f *fixture) regions() map[string][]vgpudouble.Report {
 	f.Helper()
-	files, err := filepath.Glob(f.path("regions", "*", "*", "*"+vgpudouble.ReportSuffix))
-	if err != nil {
-		f.Fatal(err)
-	}
-	deeper, err := filepath.Glob(f.path("regions", "*", "*", "*", "*"+vgpudouble.ReportSuffix))
+	containers, err := f.node.Containers(f.ctx, "")
 	if err != nil {
 		f.Fatal(err)
 	}
 	found := map[string][]vgpudouble.Report{}
-	for _, file := range append(files, deeper...) {
-		data, err := os.ReadFile(file)
+	for _, c := range containers {
+		files, err := filepath.Glob(f.path("regions", "containers", c.ID, "*"+vgpudouble.ReportSuffix))
 		if err != nil {
 			f.Fatal(err)
 		}
-		for line := range strings.Lines(string(data)) {
-			report, err := vgpudouble.ParseReport(line)
+		if !c.Running {
+			continue // the kubelet takes its time to remove it
+		}
+		for _, file := range files {
+			data, err := os.ReadFile(file)
 			if err != nil {
 				f.Fatal(err)
 			}
-			found[filepath.Dir(file)] = append(found[filepath.Dir(file)], report)
+			for line := range strings.Lines(string(data)) {
+				report, err := vgpudouble.ParseReport(line)
+				if err != nil {
+					f.Fatal(err)
+				}
+				found[c.ID] = append(found[c.ID], report)
+			}
 		}
 	}
 	return found

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -122,17 +123,20 @@ func (f *fixture) nothingLeft() error {
 	if i := slices.IndexFunc(containers, func(c node.Container) bool { return c.Running }); i >= 0 {
 		return fmt.Errorf("container %q of pod %q still runs", containers[i].Name, containers[i].PodUID)
 	}
-	return f.nothingOnDisk()
+	return f.nothingOnDisk(containers)
 }
 
-// nothingOnDisk reports, as an error, what the driver has kept of claims that are gone. No test leaves any claim behind, so
-// whatever there is, is too much.
-func (f *fixture) nothingOnDisk() error {
+// nothingOnDisk reports, as an error, what the driver has kept of claims that are gone, and of containers that are not among
+// those that the runtime knows. No test leaves any claim behind, so whatever there is, is too much.
+func (f *fixture) nothingOnDisk(known []node.Container) error {
 	for _, dir := range []string{f.node.CDIDir(), f.path("regions", "claims"), f.path("regions", "containers")} {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !os.IsNotExist(err) {
 			return err
 		}
+		entries = slices.DeleteFunc(entries, func(entry fs.DirEntry) bool {
+			return slices.ContainsFunc(known, func(c node.Container) bool { return c.ID == entry.Name() })
+		})
 		if len(entries) > 0 {
 			return fmt.Errorf("%d files are left in %q, the first is %q", len(entries), dir, entries[0].Name())
 		}

@@ -88,6 +88,13 @@ func TestSoak(t *testing.T) {
 		}
 		time.Sleep(pollPeriod)
 	}
+	// Everything is to be gone at last, also what is kept until the kubelet removes containers that have ended.
+	f.waitFor("nothing to be left on disk", func() error {
+		if err := f.nothingLeft(); err != nil {
+			return err
+		}
+		return f.nothingOnDisk(nil)
+	})
 }
 
 // add creates a pod: one that stays, or one that looks around and ends.
