@@ -98,8 +98,12 @@ func TestVerifyImportsPlanted(t *testing.T) {
 	if !failed {
 		t.Error("the script succeeded")
 	}
+	clean, _ := verifyImports(t, nil) // what is wrong without us is not this test's concern
 	var got []string
 	for _, line := range report {
+		if slices.Contains(clean, line) && !strings.HasPrefix(line, "import directions") {
+			continue
+		}
 		violation, _, _ := strings.Cut(line, ": ")
 		got = append(got, violation)
 	}
