@@ -8,7 +8,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/dynamic-resource-allocation/structured"
 
 	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/api/slicecodec"
@@ -165,7 +164,7 @@ func (n capacityNames) use(consumption kube.Consumption) placement.Capacity {
 }
 
 // consumed reads what the sharers of a device consume.
-func (n capacityNames) consumed(state structured.ConsumedCapacity) placement.Capacity {
+func (n capacityNames) consumed(state map[resourceapi.QualifiedName]*resource.Quantity) placement.Capacity {
 	return n.read(func(name resourceapi.QualifiedName) *resource.Quantity { return state[name] })
 }
 

@@ -63,13 +63,16 @@ func (pl *Plugin) report(ctx context.Context, pod *v1.Pod, nodeName string, c *c
 	plan.Quality.WithLabelValues(plan.ScopeCluster).Observe(ratio(d.offer.Quality, c.record.BestQuality()))
 }
 
-// ratio of two bandwidths; 1 when the first is at least as good. A ring of
-// NVLinks is better than any other, also where the numbers say otherwise.
+// belowBest is the ratio of a set that is worse than the best although its
+// bandwidth is nominally higher: a ring of NVLinks is better than any other.
+const belowBest = 0.99
+
+// ratio of two bandwidths; 1 when, and only when, the first is at least as good.
 func ratio(got, best quality.Quality) float64 {
 	if best.MBps == 0 || quality.Compare(got, best) >= 0 {
 		return 1
 	}
-	return min(float64(got.MBps)/float64(best.MBps), 1)
+	return min(float64(got.MBps)/float64(best.MBps), belowBest)
 }
 
 // plannedDevices lists the plan's devices in a canonical order. Share IDs differ

@@ -7,11 +7,14 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
@@ -54,6 +58,7 @@ type world struct {
 	ctx       context.Context
 	client    *fake.Clientset
 	framework framework.Framework
+	plugin    *Plugin
 	manager   *dynamicresources.DefaultDRAManager
 	claims    cache.SharedIndexInformer
 	recorder  *events.FakeRecorder
@@ -71,7 +76,7 @@ type worldConfig struct {
 func newWorld(t *testing.T, c worldConfig) *world {
 	t.Helper()
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
-	w := &world{t: t, ctx: ctx, client: fake.NewClientset(c.objects...), recorder: events.NewFakeRecorder(100)}
+	w := &world{t: t, ctx: ctx, client: newClient(t, c.objects), recorder: events.NewFakeRecorder(100)}
 	factory := informers.NewSharedInformerFactory(w.client, 0)
 	tracker, err := resourceslicetracker.StartTracker(ctx, resourceslicetracker.Options{
 		SliceInformer: factory.Resource().V1().ResourceSlices(),
@@ -117,11 +122,47 @@ func newWorld(t *testing.T, c worldConfig) *world {
 	return w
 }
 
+// newClient makes a fake API server that numbers the versions of objects, by which
+// the scheduler tells newer from older.
+func newClient(t *testing.T, objects []runtime.Object) *fake.Clientset {
+	t.Helper()
+	var version atomic.Int64
+	number := func(object runtime.Object) {
+		accessor, err := meta.Accessor(object)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		accessor.SetResourceVersion(strconv.FormatInt(version.Add(1), 10))
+	}
+	for i := range objects {
+		objects[i] = objects[i].DeepCopyObject()
+		number(objects[i])
+	}
+	client := fake.NewClientset(objects...)
+	client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		// The tracker stores the object of the action itself.
+		switch action := action.(type) {
+		case clienttesting.CreateActionImpl:
+			number(action.Object)
+		case clienttesting.UpdateActionImpl:
+			number(action.Object)
+		}
+		return false, nil, nil
+	})
+	return client
+}
+
 // newFramework makes a profile of our plugins and what no profile can lack.
 func (w *world) newFramework(factory informers.SharedInformerFactory, nodes []*v1.Node, c worldConfig) framework.Framework {
 	w.t.Helper()
+	factoryOfPlugin := func(ctx context.Context, obj runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+		plugin, err := NewFactory(c.options)(ctx, obj, handle)
+		w.plugin, _ = plugin.(*Plugin)
+		return plugin, err
+	}
 	registry := frameworkruntime.Registry{
-		Name: NewFactory(c.options), topologyscore.Name: topologyscore.New,
+		Name: factoryOfPlugin, topologyscore.Name: topologyscore.New,
 		queuesort.Name: queuesort.New, defaultbinder.Name: defaultbinder.New,
 	}
 	profile := &config.KubeSchedulerProfile{SchedulerName: api.SchedulerName, Plugins: &config.Plugins{
@@ -159,12 +200,19 @@ type outcome struct {
 	scores map[string]int64
 }
 
+// preFilter starts a scheduling cycle.
+func (w *world) preFilter(pod *v1.Pod) (fwk.CycleState, *fwk.Status) {
+	w.t.Helper()
+	state := framework.NewCycleState()
+	_, status, _ := w.framework.RunPreFilterPlugins(w.ctx, state, pod)
+	return state, status
+}
+
 // filter runs one scheduling cycle up to Score. The nodes are filtered in parallel.
 func (w *world) filter(pod *v1.Pod) (fwk.CycleState, []fwk.NodeInfo, outcome) {
 	w.t.Helper()
-	state := framework.NewCycleState()
 	result := outcome{reasons: map[string]string{}, scores: map[string]int64{}}
-	_, status, _ := w.framework.RunPreFilterPlugins(w.ctx, state, pod)
+	state, status := w.preFilter(pod)
 	if !status.IsSuccess() {
 		if status.Code() == fwk.Error {
 			w.t.Fatalf("PreFilter: %v", status.AsError())
@@ -253,6 +301,16 @@ func (w *world) reserve(state fwk.CycleState, pod *v1.Pod, result *outcome) {
 		}
 	}
 	slices.Sort(result.devices)
+	// The fake API server knows no versions, so nothing can be assumed before the
+	// informer has it.
+	w.waitFor("allocations", func() bool {
+		list, err := w.manager.ResourceClaims().List()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		list = slices.DeleteFunc(slices.Clone(list), func(c *resourceapi.ResourceClaim) bool { return c.Status.Allocation == nil })
+		return len(list) == len(w.allocatedClaims())
+	})
 }
 
 // allocatedClaims returns the claims with an allocation, by UID or name.
@@ -274,17 +332,25 @@ func (w *world) allocatedClaims() map[string]*resourceapi.ResourceClaim {
 // waitForClaims waits until the scheduler knows of so many claims.
 func (w *world) waitForClaims(count int) {
 	w.t.Helper()
-	for range 1000 {
+	w.waitFor(fmt.Sprintf("%d claims", count), func() bool {
 		list, err := w.manager.ResourceClaims().List()
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		if len(list) == count {
+		return len(list) == count
+	})
+}
+
+// waitFor waits for what an informer brings.
+func (w *world) waitFor(what string, there func() bool) {
+	w.t.Helper()
+	for range 2000 {
+		if there() {
 			return
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	w.t.Fatalf("the scheduler does not know of %d claims", count)
+	w.t.Fatalf("waiting for %s: it does not come", what)
 }
 
 // offersOf returns what the nodes that passed were planned to give.
