@@ -78,21 +78,28 @@ func (s *Scene) end(ctx context.Context) {
 // Finally arranges for f to run when the test has ended and its pods and claims are gone, the last one first.
 func (s *Scene) Finally(f func(ctx context.Context) error) { s.later = append(s.later, f) }
 
-// removeAll deletes the pods and claims of the scene and waits until none is left.
+// removeAll deletes the workloads, pods and claims of the scene and waits until none is left.
 func (s *Scene) removeAll(ctx context.Context) error {
-	pods, claims := s.Client.CoreV1().Pods(s.Namespace), s.Client.ResourceV1().ResourceClaims(s.Namespace)
-	if err := pods.DeleteCollection(ctx, *metav1.NewDeleteOptions(0), metav1.ListOptions{}); err != nil {
-		return fmt.Errorf("deleting pods: %w", err)
+	now := *metav1.NewDeleteOptions(0)
+	all := metav1.ListOptions{}
+	err := errors.Join(
+		s.Client.AppsV1().ReplicaSets(s.Namespace).DeleteCollection(ctx, now, all),
+		s.Client.BatchV1().Jobs(s.Namespace).DeleteCollection(ctx, now, all),
+	)
+	if err != nil {
+		return fmt.Errorf("deleting workloads: %w", err)
 	}
+	pods, claims := s.Client.CoreV1().Pods(s.Namespace), s.Client.ResourceV1().ResourceClaims(s.Namespace)
 	return poll(ctx, Patience, func(ctx context.Context) (bool, error) {
-		if err := claims.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
-			return false, fmt.Errorf("deleting claims: %w", err)
+		// Repeatedly, because a controller may be in the middle of making another one.
+		if err := errors.Join(pods.DeleteCollection(ctx, now, all), claims.DeleteCollection(ctx, now, all)); err != nil {
+			return false, fmt.Errorf("deleting pods and claims: %w", err)
 		}
-		podsLeft, err := pods.List(ctx, metav1.ListOptions{})
+		podsLeft, err := pods.List(ctx, all)
 		if err != nil {
 			return false, fmt.Errorf("listing pods: %w", err)
 		}
-		claimsLeft, err := claims.List(ctx, metav1.ListOptions{})
+		claimsLeft, err := claims.List(ctx, all)
 		if err != nil {
 			return false, fmt.Errorf("listing claims: %w", err)
 		}
