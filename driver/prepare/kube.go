@@ -80,23 +80,32 @@ const (
 	EventOrphanRemoved = "OrphanRemoved"
 )
 
-// NewEvents writes events by recorder; node refers to this node.
-func NewEvents(recorder record.EventRecorder, node *corev1.ObjectReference) Events {
-	return events{recorder: recorder, node: node}
-}
-
-type events struct {
+// Recorder writes events; it implements Events and that of package nri.
+type Recorder struct {
 	recorder record.EventRecorder
 	node     *corev1.ObjectReference
 }
 
-func (e events) Claim(namespace, name string, uid types.UID, reason, message string) {
-	e.recorder.Event(&corev1.ObjectReference{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim",
-		Namespace: namespace, Name: name, UID: uid}, corev1.EventTypeWarning, reason, shorten(message))
+// NewRecorder writes events by recorder; node refers to this node.
+func NewRecorder(recorder record.EventRecorder, node *corev1.ObjectReference) *Recorder {
+	return &Recorder{recorder: recorder, node: node}
 }
 
-func (e events) Node(reason, message string) {
-	e.recorder.Event(e.node, corev1.EventTypeWarning, reason, shorten(message))
+// Claim implements Events.
+func (r *Recorder) Claim(namespace, name string, uid types.UID, reason, message string) {
+	r.warn(&corev1.ObjectReference{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim", Namespace: namespace, Name: name, UID: uid}, reason, message)
+}
+
+// Pod writes a warning about a pod.
+func (r *Recorder) Pod(namespace, name string, uid types.UID, reason, message string) {
+	r.warn(&corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: uid}, reason, message)
+}
+
+// Node implements Events.
+func (r *Recorder) Node(reason, message string) { r.warn(r.node, reason, message) }
+
+func (r *Recorder) warn(about *corev1.ObjectReference, reason, message string) {
+	r.recorder.Event(about, corev1.EventTypeWarning, reason, shorten(message))
 }
 
 // shorten cuts a message to the 1024 bytes that an event can hold.

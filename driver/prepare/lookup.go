@@ -85,6 +85,14 @@ func (m *Manager) admit(ctx context.Context, uid types.UID, record *checkpoint.C
 	if claim.UID != uid || !fresh.HasConsumer(pod.UID) {
 		return fmt.Errorf("pod \"%s/%s\" (%s) has not reserved claim %q, so its containers get nothing of it", pod.Namespace, pod.Name, pod.UID, record)
 	}
+	// Prepare has looked at the pods of then only.
+	containers, err := m.containers(ctx, &checkpoint.Claim{Namespace: record.Namespace, Name: record.Name, Consumers: fresh.Consumers, Devices: record.Devices})
+	if err != nil {
+		return err
+	}
+	if refusal := checkSharing(record, containers); refusal != nil {
+		return refusal
+	}
 	return m.locked(ctx, func(document *checkpoint.Document) error {
 		current := document.Claims[uid]
 		if current == nil {

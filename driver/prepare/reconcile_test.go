@@ -310,8 +310,15 @@ func TestLookup(t *testing.T) {
 			t.Errorf("%s: got error %v, want %q", what, err, test.want)
 		}
 	}
-	// A pod that reserves later is remembered.
+	// A pod that reserves later must not share with the one that is there, and is
+	// remembered.
+	f.cluster.pods["default/pod-b"].Spec.ResourceClaims = podWith("pod-b", "app:main=a").Spec.ResourceClaims
+	f.cluster.pods["default/pod-b"].Spec.Containers = podWith("pod-b", "app:main=a").Spec.Containers
 	a.Status.ReservedFor = append(a.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: "pod-b", UID: "pod-pod-b"})
+	if _, err := manager.Lookup(t.Context(), podB, []string{name}); err == nil || !strings.Contains(err.Error(), `container "main" of pod "pod-a" and container "main" of pod "pod-b"`) {
+		t.Errorf("got error %v", err)
+	}
+	f.cluster.pods["default/pod-a"].Status.Phase = corev1.PodSucceeded
 	if _, err := manager.Lookup(t.Context(), podB, []string{name}); err != nil {
 		t.Error(err)
 	}

@@ -201,13 +201,17 @@ func TestClusterAndEvents(t *testing.T) {
 		t.Errorf("got error %v", err)
 	}
 	recorder := record.NewFakeRecorder(2)
-	sink := NewEvents(recorder, &corev1.ObjectReference{Kind: "Node", Name: nodeName})
+	sink := NewRecorder(recorder, &corev1.ObjectReference{Kind: "Node", Name: nodeName})
 	sink.Claim("default", "c", "uid", "Overlap", strings.Repeat("ä", 1000))
 	sink.Node("CheckpointCorrupt", "short")
 	if got := <-recorder.Events; !strings.HasPrefix(got, "Warning Overlap ää") || !strings.HasSuffix(got, "ä…") || len(got) > len("Warning Overlap ")+1024 {
 		t.Errorf("got event of %d bytes: %q", len(got), got)
 	}
 	if got := <-recorder.Events; got != "Warning CheckpointCorrupt short" {
+		t.Errorf("got event %q", got)
+	}
+	sink.Pod("default", "p", "uid", "GPULimitsNotSet", "short")
+	if got := <-recorder.Events; got != "Warning GPULimitsNotSet short" {
 		t.Errorf("got event %q", got)
 	}
 }
