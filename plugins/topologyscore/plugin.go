@@ -14,6 +14,7 @@ import (
 
 	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/plugins/internal/plan"
+	"github.com/topodra/topodra/topology/placement"
 )
 
 // Name of the plugin in the registry and in configurations.
@@ -103,8 +104,15 @@ func (pl *Plugin) NormalizeScore(_ context.Context, state fwk.CycleState, _ *v1.
 	for i := range scores {
 		offers[i] = record.Offer(scores[i].Name)
 	}
-	for i, score := range scoreOffers(offers, record.TierPercent) {
+	for i, score := range scoreOffers(offers, record.TierPercent, weightsOf(record.Weights)) {
 		scores[i].Score = score
 	}
 	return nil
+}
+
+// weightsOf translates the arguments.
+func weightsOf(weights api.ScoreWeights) placement.ScoreWeights {
+	return placement.ScoreWeights{
+		Quality: int64(weights.Quality), Allocated: int64(weights.Allocated), Remaining: int64(weights.Remaining),
+	}
 }

@@ -16,7 +16,7 @@ import (
 // combinations on offer, the r-th best (from 0) takes the band
 //
 //	(100·(R−1−r) + score of the node among those with this combination) / R
-func scoreOffers(offers []*plan.Offer, tierPercent int) []int64 {
+func scoreOffers(offers []*plan.Offer, tierPercent int, weights placement.ScoreWeights) []int64 {
 	var preferences []int
 	for _, offer := range offers {
 		if offer != nil && !slices.Contains(preferences, offer.Preference) {
@@ -28,7 +28,7 @@ func scoreOffers(offers []*plan.Offer, tierPercent int) []int64 {
 	bands := int64(len(preferences))
 	for rank, preference := range preferences {
 		below := placement.MaxNodeScore * (bands - 1 - int64(rank))
-		for i, score := range scoreAlike(offers, preference, tierPercent) {
+		for i, score := range scoreAlike(offers, preference, tierPercent, weights) {
 			scores[i] = (below + score) / bands
 		}
 	}
@@ -36,7 +36,7 @@ func scoreOffers(offers []*plan.Offer, tierPercent int) []int64 {
 }
 
 // scoreAlike scores the offers of one combination among each other, by index.
-func scoreAlike(offers []*plan.Offer, preference, tierPercent int) map[int]int64 {
+func scoreAlike(offers []*plan.Offer, preference, tierPercent int, weights placement.ScoreWeights) map[int]int64 {
 	var candidates []placement.NodeCandidate
 	var indices []int
 	communicates := false
@@ -51,7 +51,7 @@ func scoreAlike(offers []*plan.Offer, preference, tierPercent int) map[int]int64
 		communicates = communicates || offer.Communicates
 	}
 	scores := make(map[int]int64, len(indices))
-	for k, score := range placement.ScoreNodes(candidates, communicates, tierPercent) {
+	for k, score := range placement.ScoreNodesWeighted(candidates, communicates, tierPercent, weights) {
 		scores[indices[k]] = score
 	}
 	return scores

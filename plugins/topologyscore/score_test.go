@@ -54,7 +54,7 @@ func TestScoreOffers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := scoreOffers(tc.offers, quality.DefaultTierPercent)
+			got := scoreOffers(tc.offers, quality.DefaultTierPercent, placement.DefaultScoreWeights())
 			if len(got) == 0 {
 				got = nil
 			}
@@ -78,8 +78,37 @@ func TestScoreOffersWithoutAlternatives(t *testing.T) {
 	want := placement.ScoreNodes([]placement.NodeCandidate{
 		{Quality: nvlink, DeltaV: 3, AllocatedPermille: 250}, {Quality: sys, DeltaV: 1},
 	}, true, quality.DefaultTierPercent)
-	if diff := cmp.Diff(want, scoreOffers(offers, quality.DefaultTierPercent)); diff != "" {
+	if diff := cmp.Diff(want, scoreOffers(offers, quality.DefaultTierPercent, weightsOf(api.DefaultScoreWeights()))); diff != "" {
 		t.Errorf("scores (-want +got):\n%s", diff)
+	}
+}
+
+// TestWeights checks each formula with weights whose effect is easy to see.
+func TestWeights(t *testing.T) {
+	t.Parallel()
+	offers := []*plan.Offer{
+		{Quality: nvlink, Communicates: true, AllocatedPermille: 0, DeltaV: 10},
+		{Quality: sys, Communicates: true, AllocatedPermille: 1000, DeltaV: 5},
+	}
+	lone := []*plan.Offer{{AllocatedPermille: 0, DeltaV: 10}, {AllocatedPermille: 1000, DeltaV: 5}}
+	for name, tc := range map[string]struct {
+		weights api.ScoreWeights
+		offers  []*plan.Offer
+		want    []int64
+	}{
+		"quality alone":                        {api.ScoreWeights{Quality: 7}, offers, []int64{100, 0}},
+		"allocated alone":                      {api.ScoreWeights{Allocated: 7}, offers, []int64{0, 100}},
+		"remaining alone":                      {api.ScoreWeights{Remaining: 7}, offers, []int64{0, 50}},
+		"quality and allocated":                {api.ScoreWeights{Quality: 1, Allocated: 1}, offers, []int64{50, 16}},
+		"quality alone, without communication": {api.ScoreWeights{Quality: 7}, lone, []int64{0, 0}},
+		"both others, without communication":   {api.ScoreWeights{Allocated: 2, Remaining: 1}, lone, []int64{0, 75}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tc.want, scoreOffers(tc.offers, quality.DefaultTierPercent, weightsOf(tc.weights))); diff != "" {
+				t.Errorf("scores (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

@@ -19,12 +19,27 @@ const (
 	// LowerTierScore is the most that a node of any other tier gets.
 	LowerTierScore = 20
 
-	allocatedPoints           = 30 // of the 40 points inside the best tier
-	deltaPoints               = 10
-	loneAllocatedPoints       = 60 // of the 100 points of demands that do not communicate
-	loneDeltaPoints           = 40
+	// For demands that do not communicate, what a set costs others gains on how
+	// full the node is.
+	loneAllocatedFactor       = 2
+	loneRemainingFactor       = 4
 	permille            int64 = 1000
 )
+
+// ScoreWeights are what counts when nodes are ranked; only their ratios matter.
+type ScoreWeights struct {
+	// Quality weighs the tier of the set.
+	Quality int64
+	// Allocated weighs how full the node is.
+	Allocated int64
+	// Remaining weighs how little the set costs later claims.
+	Remaining int64
+}
+
+// DefaultScoreWeights are those of [ScoreNodes].
+func DefaultScoreWeights() ScoreWeights {
+	return ScoreWeights{Quality: BestTierScore, Allocated: 30, Remaining: 10}
+}
 
 // NodeCandidate is a node that can serve the demand, with its best set.
 type NodeCandidate struct {
@@ -55,6 +70,19 @@ type NodeCandidate struct {
 // allocated is AllocatedPermille/1000; ΔVmax is the largest DeltaV of the
 // candidates, and the term is 1 when that is 0. tierPercent is that of the planner.
 func ScoreNodes(nodes []NodeCandidate, communicates bool, tierPercent int) []int64 {
+	return ScoreNodesWeighted(nodes, communicates, tierPercent, DefaultScoreWeights())
+}
+
+// ScoreNodesWeighted is [ScoreNodes] with other weights q, a and r, of the sum w:
+//
+//	best tier:   100·(q + a·allocated + r·(1 − ΔV/ΔVmax)) / w
+//	lower tiers: the points 0 to 100·q/(3·w) are divided evenly among them; inside
+//	             one, by (a·allocated + r·(1 − ΔV/ΔVmax)) / (a + r)
+//	others:      100·(2·a·allocated + 4·r·(1 − ΔV/ΔVmax)) / (2·a + 4·r)
+//
+// With q = 0 all tiers count as the best one. Weights must not be negative and not
+// all be 0.
+func ScoreNodesWeighted(nodes []NodeCandidate, communicates bool, tierPercent int, w ScoreWeights) []int64 {
 	out := make([]int64, len(nodes))
 	var most int64
 	for _, n := range nodes {
@@ -69,22 +97,41 @@ func ScoreNodes(nodes []NodeCandidate, communicates bool, tierPercent int) []int
 		}
 		switch {
 		case !communicates:
-			out[i] = (loneAllocatedPoints*allocated + loneDeltaPoints*cheap) / permille
-		case tiers[i] == 0:
-			out[i] = BestTierScore + (allocatedPoints*allocated+deltaPoints*cheap)/permille
+			out[i] = w.lone(allocated, cheap)
+		case tiers[i] == 0 || w.Quality == 0:
+			out[i] = w.best(allocated, cheap)
 		default:
-			out[i] = lowerTierScore(tiers[i], count, allocated, cheap)
+			out[i] = w.lower(tiers[i], count, allocated, cheap)
 		}
 	}
 	return out
 }
 
-// lowerTierScore places tier 1 to count−1 in the band 0 to LowerTierScore.
-func lowerTierScore(tier, count int, allocated, cheap int64) int64 {
+// best scores a node of the best tier.
+func (w ScoreWeights) best(allocated, cheap int64) int64 {
+	sum := w.Quality + w.Allocated + w.Remaining
+	return MaxNodeScore * (w.Quality*permille + w.Allocated*allocated + w.Remaining*cheap) / (sum * permille)
+}
+
+// lone scores a node for a demand that does not communicate.
+func (w ScoreWeights) lone(allocated, cheap int64) int64 {
+	a, r := loneAllocatedFactor*w.Allocated, loneRemainingFactor*w.Remaining
+	if a+r == 0 {
+		return 0
+	}
+	return MaxNodeScore * (a*allocated + r*cheap) / ((a + r) * permille)
+}
+
+// lower places tier 1 to count−1 in the band below the best tier.
+func (w ScoreWeights) lower(tier, count int, allocated, cheap int64) int64 {
 	bands := int64(count - 1)
 	below := bands - int64(tier) // bands under this one
-	within := (3*allocated + cheap) / 4
-	return LowerTierScore * (below*permille + within) / (bands * permille)
+	within := int64(0)
+	if w.Allocated+w.Remaining > 0 {
+		within = (w.Allocated*allocated + w.Remaining*cheap) / (w.Allocated + w.Remaining)
+	}
+	sum := w.Quality + w.Allocated + w.Remaining
+	return MaxNodeScore * w.Quality * (below*permille + within) / (BestTierScore / LowerTierScore * sum * bands * permille)
 }
 
 // permilleOf returns part/whole in per mille, rounded down, without overflow.
