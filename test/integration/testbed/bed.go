@@ -172,9 +172,21 @@ func (b *Bed) StartScheduler(ctx context.Context) error { return b.StartSchedule
 
 // StartSchedulerAs does so as another user and with further arguments.
 func (b *Bed) StartSchedulerAs(ctx context.Context, user string, args ...string) error {
-	process, err := b.Cluster.StartScheduler(ctx, cluster.SchedulerOptions{
-		ConfigYAML: b.config, User: user, ExtraArgs: append([]string{"-v=3"}, args...),
-	})
+	return b.startScheduler(ctx, cluster.SchedulerOptions{ConfigYAML: b.config, User: user, ExtraArgs: args})
+}
+
+// StartSchedulerWith does so with another change of the shipped configuration.
+func (b *Bed) StartSchedulerWith(ctx context.Context, change func(*SchedulerConfig)) error {
+	config, err := schedulerConfig(b.Root, change)
+	if err != nil {
+		return err
+	}
+	return b.startScheduler(ctx, cluster.SchedulerOptions{ConfigYAML: config})
+}
+
+func (b *Bed) startScheduler(ctx context.Context, options cluster.SchedulerOptions) error {
+	options.ExtraArgs = append([]string{"-v=3"}, options.ExtraArgs...)
+	process, err := b.Cluster.StartScheduler(ctx, options)
 	if err != nil {
 		return err
 	}

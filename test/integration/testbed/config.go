@@ -62,23 +62,48 @@ func (c *SchedulerConfig) AddProfile(text string) {
 
 // SetArg sets one argument of TopologyDynamicResources in the shipped profile. The value is YAML.
 func (c *SchedulerConfig) SetArg(name, text string) {
-	var value any
-	if err := yaml.Unmarshal([]byte(text), &value); err != nil {
-		c.errs = append(c.errs, fmt.Errorf("reading argument %q: %w", name, err))
-		return
-	}
-	profiles, _ := c.object["profiles"].([]any)
-	for _, profile := range profiles {
-		object, _ := profile.(map[string]any)
-		plugins, _ := object["pluginConfig"].([]any)
+	for _, profile := range c.profiles() {
+		plugins, _ := profile["pluginConfig"].([]any)
 		for _, plugin := range plugins {
 			config, _ := plugin.(map[string]any)
 			args, ok := config["args"].(map[string]any)
 			if ok && config["name"] == api.PluginTopologyDynamicResources {
-				args[name] = value
+				args[name] = c.value(text)
 				return
 			}
 		}
 	}
 	c.errs = append(c.errs, fmt.Errorf("setting argument %q: no arguments of plugin %q", name, api.PluginTopologyDynamicResources))
+}
+
+// SetPlugins replaces the plugins of an extension point in the shipped profile. The value is YAML.
+func (c *SchedulerConfig) SetPlugins(point, text string) {
+	for _, profile := range c.profiles() {
+		if plugins, ok := profile["plugins"].(map[string]any); ok {
+			plugins[point] = c.value(text)
+			return
+		}
+	}
+	c.errs = append(c.errs, fmt.Errorf("setting plugins of %q: no profile has plugins", point))
+}
+
+// profiles returns those that are objects.
+func (c *SchedulerConfig) profiles() []map[string]any {
+	var profiles []map[string]any
+	list, _ := c.object["profiles"].([]any)
+	for _, profile := range list {
+		if object, ok := profile.(map[string]any); ok {
+			profiles = append(profiles, object)
+		}
+	}
+	return profiles
+}
+
+// value parses YAML.
+func (c *SchedulerConfig) value(text string) any {
+	var value any
+	if err := yaml.Unmarshal([]byte(text), &value); err != nil {
+		c.errs = append(c.errs, fmt.Errorf("reading %q: %w", text, err))
+	}
+	return value
 }

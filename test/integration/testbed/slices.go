@@ -38,11 +38,27 @@ func Device(name string, attributes Attributes) resourceapi.Device {
 func (s *Scene) Publish(driver, node string, lists ...[]resourceapi.Device) {
 	s.t.Helper()
 	for i, devices := range lists {
-		s.publish(fmt.Sprintf("%s-%s-%d", driver, node, i), resourceapi.ResourceSliceSpec{
-			Driver: driver, NodeName: &node, Devices: devices,
-			Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: int64(len(lists))},
-		})
+		s.PublishPart(driver, node, i, len(lists), devices)
 	}
+}
+
+// PublishPart writes slice i of the n slices of a pool.
+func (s *Scene) PublishPart(driver, node string, i, n int, devices []resourceapi.Device) {
+	s.t.Helper()
+	s.publish(fmt.Sprintf("%s-%s-%d", driver, node, i), resourceapi.ResourceSliceSpec{
+		Driver: driver, NodeName: &node, Devices: devices,
+		Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: int64(n)},
+	})
+}
+
+// PublishWithCounters writes a pool of devices that consume shared counters, which have a slice of their own.
+func (s *Scene) PublishWithCounters(driver, node string, counters []resourceapi.CounterSet, devices []resourceapi.Device) {
+	s.t.Helper()
+	s.publish(fmt.Sprintf("%s-%s-counters", driver, node), resourceapi.ResourceSliceSpec{
+		Driver: driver, NodeName: &node, SharedCounters: counters,
+		Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 2},
+	})
+	s.PublishPart(driver, node, 1, 2, devices)
 }
 
 // PublishForAll does so for devices that every node can use.
