@@ -119,7 +119,7 @@ func (p *nodePlanner) decide(ctx context.Context, q *question) (*decision, error
 	if err != nil {
 		return nil, err
 	}
-	if lasting && !q.view.HasShared() {
+	if lasting && !q.view.HasShared() && !q.node.Spread() {
 		p.memo.Add(key, d)
 	}
 	return d, nil

@@ -110,6 +110,13 @@ func TestRequiredTakesOnlyWhatItNeeds(t *testing.T) {
 			}, pod: []string{"any", "c"},
 			devices: []string{"any/r=gpu-0", "c/r=gpu-1", "c/r=gpu-5"},
 		},
+		"all of some": {
+			claims: []*resourceapi.ResourceClaim{configured(claimOf("c", gpus("r", 0, where("> 5"), all)), requireNVLink)}, pod: []string{"c"},
+			devices: []string{"c/r=gpu-6", "c/r=gpu-7"},
+		},
+		"all of some that are not linked": {
+			claims: []*resourceapi.ResourceClaim{configured(claimOf("c", gpus("r", 0, where("in [1, 4]"), all)), requireNVLink)}, pod: []string{"c"},
+		},
 		"shares": {
 			claims: []*resourceapi.ResourceClaim{
 				configured(claimOf("c", gpus("r", 2, memory("10Gi"))), requireNVLink), shareOf("dgx", 0, "5Gi"), shareOf("dgx", 5, "5Gi"),

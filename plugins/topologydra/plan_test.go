@@ -57,10 +57,20 @@ func TestDecisionsThatDependOnOthersAreNot(t *testing.T) {
 	t.Parallel()
 	fabric := plainSlice("fabric", "fabric.example.com", "")
 	fabric.Spec.NodeName, fabric.Spec.AllNodes = nil, new(true)
-	w := newWorld(t, worldConfig{objects: append(gpuNode(t, "dgx", "dgx1v_8xv100"), gpuClass(""), claimOf("c", gpus("r", 2)), fabric)})
-	w.filter(podOf("pod", "c"))
-	if n := w.plugin.planner.memo.Len(); n != 0 {
-		t.Errorf("%d decisions are remembered although devices outside the node exist", n)
+	elsewhere := plainSlice("other", "spread.example.com", "")
+	elsewhere.Spec.Pool = resourceapi.ResourcePool{Name: "both", Generation: 1, ResourceSliceCount: 2}
+	here := plainSlice("dgx", "spread.example.com", "")
+	here.Spec.Pool = elsewhere.Spec.Pool
+	for name, more := range map[string][]runtime.Object{"a slice of no node": {fabric}, "a pool of two nodes": {elsewhere, here}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			objects := append(gpuNode(t, "dgx", "dgx1v_8xv100"), gpuClass(""), claimOf("c", gpus("r", 2)))
+			w := newWorld(t, worldConfig{objects: append(objects, more...)})
+			w.filter(podOf("pod", "c"))
+			if n := w.plugin.planner.memo.Len(); n != 0 {
+				t.Errorf("%d decisions are remembered although devices outside the node exist", n)
+			}
+		})
 	}
 }
 

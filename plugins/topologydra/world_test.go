@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 
 // world is a scheduler framework with our plugins on a fake API server.
 type world struct {
-	t         *testing.T
+	t         testing.TB
 	ctx       context.Context
 	client    *fake.Clientset
 	framework framework.Framework
@@ -73,7 +73,7 @@ type worldConfig struct {
 }
 
 // newWorld starts a world; it stops with the test.
-func newWorld(t *testing.T, c worldConfig) *world {
+func newWorld(t testing.TB, c worldConfig) *world {
 	t.Helper()
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
 	w := &world{t: t, ctx: ctx, client: newClient(t, c.objects), recorder: events.NewFakeRecorder(100)}
@@ -124,7 +124,7 @@ func newWorld(t *testing.T, c worldConfig) *world {
 
 // newClient makes a fake API server that numbers the versions of objects, by which
 // the scheduler tells newer from older.
-func newClient(t *testing.T, objects []runtime.Object) *fake.Clientset {
+func newClient(t testing.TB, objects []runtime.Object) *fake.Clientset {
 	t.Helper()
 	var version atomic.Int64
 	number := func(object runtime.Object) {
@@ -381,7 +381,7 @@ func (w *world) mismatches() []string {
 // --- objects ---
 
 // gpuNode makes a node and the slice of a recorded machine.
-func gpuNode(t *testing.T, name, machine string, change ...func(slice *resourceapi.ResourceSlice)) []runtime.Object {
+func gpuNode(t testing.TB, name, machine string, change ...func(slice *resourceapi.ResourceSlice)) []runtime.Object {
 	t.Helper()
 	recorded, err := topotest.Load(machine)
 	if err != nil {
@@ -391,7 +391,7 @@ func gpuNode(t *testing.T, name, machine string, change ...func(slice *resourcea
 }
 
 // nodeOf makes a node and its slice.
-func nodeOf(t *testing.T, name, driver string, m *topology.Machine, change ...func(slice *resourceapi.ResourceSlice)) []runtime.Object {
+func nodeOf(t testing.TB, name, driver string, m *topology.Machine, change ...func(slice *resourceapi.ResourceSlice)) []runtime.Object {
 	t.Helper()
 	slice := &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: name + "-slice"},

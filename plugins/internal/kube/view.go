@@ -47,6 +47,10 @@ type Node struct {
 	spread []bool
 }
 
+// Spread says whether some pool of the node has slices elsewhere, on which the
+// result of an allocation may depend too.
+func (n *Node) Spread() bool { return slices.Contains(n.spread, true) }
+
 // poolKey identifies a pool in the cluster.
 type poolKey struct{ driver, pool string }
 
