@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/driver/device"
@@ -53,6 +55,10 @@ type Config struct {
 
 	// HTTPAddress serves /healthz, /readyz and /metrics; "" serves nothing.
 	HTTPAddress string
+
+	// Claims says how claims are prepared. Nil only publishes: every claim is
+	// answered with ErrNotSupported.
+	Claims *ClaimsConfig
 }
 
 // minRescanPeriod keeps a mistyped period from keeping the node busy.
@@ -78,10 +84,33 @@ func (c *Config) validate() error {
 	if err := c.Publish.Validate(); err != nil {
 		return err
 	}
-	if err := checkSocketPath("plugin registry", c.RegistryDir, registrationSocket); err != nil {
+	if c.Claims != nil {
+		if err := c.Claims.validate(); err != nil {
+			return err
+		}
+	}
+	registration, plugin := c.socketNames()
+	if err := checkSocketPath("plugin registry", c.RegistryDir, registration); err != nil {
 		return err
 	}
-	return checkSocketPath("plugin data", c.DataDir, pluginSocket)
+	return checkSocketPath("plugin data", c.DataDir, plugin)
+}
+
+// podUID of the driver's own pod; "" when versions do not run side by side.
+func (c *Config) podUID() types.UID {
+	if c.Claims == nil {
+		return ""
+	}
+	return c.Claims.PodUID
+}
+
+// socketNames are those that the helper will use.
+func (c *Config) socketNames() (registration, plugin string) {
+	uid := c.podUID()
+	if uid == "" {
+		return registrationSocket, pluginSocket
+	}
+	return kubeletplugin.RollingUpdateRegistrarSocketFile(c.RegistryDir, api.DriverName, uid), "dra-" + string(uid) + ".sock"
 }
 
 // checkSocketPath reports a directory in which the socket's path would be too

@@ -19,14 +19,20 @@
 //
 // # Preparing
 //
-// This version publishes only. Prepare and Unprepare fail for every claim, and
-// no health is reported.
+// Claims are the business of package prepare, and per container of package nri.
+// Here they get their devices (inventory: the same source, asked anew, described
+// in the same way), and the background work is started and stopped: the enforcer
+// is set up and tried again while it fails, NRI is connected, statuses are
+// written, and claims are reconciled before the kubelet is told that the driver
+// is there, and periodically. Without Config.Claims the driver only publishes,
+// and Prepare and Unprepare fail for every claim. No health is reported.
 //
 // # Concurrency
 //
 // Run blocks. The helper calls the plugin from its own goroutines; all state that
 // they share with the scan loop is behind a mutex.
 //
-// Allowed imports: driver/device, driver/publish, api, Kubernetes libraries. Not
+// Allowed imports: driver/cdi, device, enforce, nri, prepare and publish, api,
+// Kubernetes libraries. Not
 // the sources themselves: cmd/driver chooses one.
 package driver

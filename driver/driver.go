@@ -46,21 +46,25 @@ func Run(ctx context.Context, config Config) error {
 	}
 	defer stopHTTP()
 
+	inventory := newInventory(config.Source, config.Publish)
+	config.Source = inventory
 	plugin := &plugin{events: events, fatal: cancel}
-	helper, err := kubeletplugin.Start(ctx, plugin,
-		kubeletplugin.DriverName(api.DriverName),
-		kubeletplugin.KubeClient(config.Client),
-		kubeletplugin.NodeName(node.Name),
-		kubeletplugin.NodeUID(node.UID),
-		kubeletplugin.RegistrarDirectoryPath(config.RegistryDir),
-		kubeletplugin.PluginDataDirectoryPath(config.DataDir),
-	)
+	if config.Claims != nil {
+		claims, err := startClaims(ctx, &config, inventory, events)
+		if err != nil {
+			return fmt.Errorf("starting the driver: %w", err)
+		}
+		defer func() { cancel(nil); claims.wait() }()
+		plugin.claims = claims.manager
+		status.setAlive(claims.healthy)
+	}
+	helper, err := kubeletplugin.Start(ctx, plugin, helperOptions(&config, node)...)
 	if err != nil {
 		return fmt.Errorf("starting the driver: %w", err)
 	}
 	defer helper.Stop()
 
-	scanner := &scanner{config: &config, publisher: helper, events: events, status: status}
+	scanner := &scanner{config: &config, publisher: helper, published: inventory.setPublished, events: events, status: status}
 	if err := scanner.run(ctx); err != nil {
 		return err
 	}
@@ -69,6 +73,24 @@ func Run(ctx context.Context, config Config) error {
 	}
 	klog.FromContext(ctx).Info("Stopping")
 	return nil
+}
+
+// helperOptions configure the helper.
+func helperOptions(config *Config, node *corev1.Node) []kubeletplugin.Option {
+	options := []kubeletplugin.Option{
+		kubeletplugin.DriverName(api.DriverName),
+		kubeletplugin.KubeClient(config.Client),
+		kubeletplugin.NodeName(node.Name),
+		kubeletplugin.NodeUID(node.UID),
+		kubeletplugin.RegistrarDirectoryPath(config.RegistryDir),
+		kubeletplugin.PluginDataDirectoryPath(config.DataDir),
+		// Claims have a lock of their own, also between processes.
+		kubeletplugin.Serialize(false),
+	}
+	if uid := config.podUID(); uid != "" {
+		options = append(options, kubeletplugin.RollingUpdate(uid))
+	}
+	return options
 }
 
 // eventSink writes events of the Node.

@@ -56,6 +56,7 @@ var registerMetrics = sync.OnceFunc(func() {
 // status is what the probes answer. It is safe for concurrent use.
 type status struct {
 	mu    sync.Mutex
+	alive func() error // nil is always
 	ready bool
 	err   error
 }
@@ -88,6 +89,24 @@ func (s *status) check() error {
 	}
 }
 
+// setAlive sets the question behind /healthz.
+func (s *status) setAlive(alive func() error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.alive = alive
+}
+
+// live returns why the process should be started anew, or nil.
+func (s *status) live() error {
+	s.mu.Lock()
+	alive := s.alive
+	s.mu.Unlock()
+	if alive == nil {
+		return nil
+	}
+	return alive()
+}
+
 // Timeouts of the HTTP server.
 const (
 	httpReadTimeout     = 10 * time.Second
@@ -106,7 +125,7 @@ func serveHTTP(ctx context.Context, address string, status *status) (stop func()
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", legacyregistry.Handler())
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, status.live()) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, status.check()) })
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: httpReadTimeout}
 	done := make(chan struct{})

@@ -17,11 +17,18 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// ErrNotSupported is the answer to claims: this version only publishes devices.
+// ErrNotSupported is the answer to claims of a driver that only publishes.
 var ErrNotSupported = errors.New("not supported in this version of the driver, which publishes devices but does not hand them to containers")
+
+// preparer is what answers claims: prepare.Manager.
+type preparer interface {
+	PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error)
+	UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error)
+}
 
 // plugin answers the kubelet and hears of errors in the background.
 type plugin struct {
+	claims preparer // nil only publishes
 	events *eventSink
 	fatal  context.CancelCauseFunc
 }
@@ -29,7 +36,10 @@ type plugin struct {
 var _ kubeletplugin.DRAPlugin = &plugin{}
 
 // PrepareResourceClaims implements kubeletplugin.DRAPlugin.
-func (p *plugin) PrepareResourceClaims(_ context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+func (p *plugin) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+	if p.claims != nil {
+		return p.claims.PrepareResourceClaims(ctx, claims)
+	}
 	results := make(map[types.UID]kubeletplugin.PrepareResult, len(claims))
 	for _, claim := range claims {
 		results[claim.UID] = kubeletplugin.PrepareResult{
@@ -40,7 +50,10 @@ func (p *plugin) PrepareResourceClaims(_ context.Context, claims []*resourceapi.
 }
 
 // UnprepareResourceClaims implements kubeletplugin.DRAPlugin.
-func (p *plugin) UnprepareResourceClaims(_ context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+func (p *plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+	if p.claims != nil {
+		return p.claims.UnprepareResourceClaims(ctx, claims)
+	}
 	results := make(map[types.UID]error, len(claims))
 	for _, claim := range claims {
 		results[claim.UID] = fmt.Errorf("unpreparing claim %q: %w", claim.NamespacedName, ErrNotSupported)

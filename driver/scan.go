@@ -37,6 +37,7 @@ type warner interface {
 type scanner struct {
 	config    *Config
 	publisher publisher
+	published func(resources *resourceslice.DriverResources) // hears what is handed to publisher; may be nil
 	events    warner
 	status    *status
 
@@ -80,6 +81,9 @@ func (s *scanner) scan(ctx context.Context) (time.Duration, error) {
 		return s.failed(ctx, err), nil
 	}
 	s.report(ctx, published)
+	if s.published != nil {
+		s.published(&published.Resources)
+	}
 	if s.last == nil || !apiequality.Semantic.DeepEqual(*s.last, published.Resources) {
 		if err := s.publisher.PublishResources(ctx, *published.Resources.DeepCopy()); err != nil {
 			return 0, fmt.Errorf("publishing ResourceSlices: %w", err)

@@ -14,9 +14,13 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/topodra/topodra/driver"
+	"github.com/topodra/topodra/driver/enforce/hamicore"
 )
 
 func main() {
+	if code, isChild := hamicore.RunProbeChild(os.Stdout); isChild {
+		os.Exit(code)
+	}
 	os.Exit(cli.Run(newCommand()))
 }
 
@@ -26,11 +30,12 @@ func newCommand() *cobra.Command {
 	logging := logsapi.NewLoggingConfiguration()
 	cmd := &cobra.Command{
 		Use:   "topodra-driver",
-		Short: "Publish the GPUs of this node and the links between them",
+		Short: "Publish the GPUs of this node and hand them to containers",
 		Long: `The DRA driver gpu.topodra.dev of one node.
 
-It finds the node's GPUs by NVML and sysfs, or in a recorded machine, and
-publishes them as ResourceSlices. SIGHUP starts a discovery.`,
+It finds the node's GPUs by NVML and sysfs, or in a recorded machine, publishes
+them and the links between them as ResourceSlices, and prepares the claims of
+pods: CDI specs, and limits for shares of GPUs. SIGHUP starts a discovery.`,
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
 		PreRunE: func(cmd *cobra.Command, _ []string) error {

@@ -5,12 +5,14 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -18,8 +20,12 @@ import (
 
 	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/driver"
+	"github.com/topodra/topodra/driver/cdi"
 	"github.com/topodra/topodra/driver/device"
+	"github.com/topodra/topodra/driver/enforce/hamicore"
+	"github.com/topodra/topodra/driver/nri"
 	"github.com/topodra/topodra/driver/nvml"
+	"github.com/topodra/topodra/driver/nvml/nvcdi"
 	"github.com/topodra/topodra/driver/publish"
 	"github.com/topodra/topodra/driver/recorded"
 )
@@ -34,6 +40,12 @@ type options struct {
 	minMemory, memoryReserve         resource.QuantityValue
 	maxSharers                       int
 	httpAddress                      string
+
+	stateDir, cdiDir             string
+	hostRoot, hostDriverRoot     string
+	cdiHook, hamiCore, nriSocket string
+	podUID                       string
+	reconcilePeriod              time.Duration
 }
 
 // newOptions returns the defaults.
@@ -44,6 +56,12 @@ func newOptions() *options {
 		pluginRegistryDir: kubeletplugin.KubeletRegistryDir,
 		pluginDataDir:     filepath.Join(kubeletplugin.KubeletPluginsDir, api.DriverName),
 		rescanPeriod:      time.Minute,
+		cdiDir:            "/var/run/cdi",
+		hostRoot:          "/",
+		hostDriverRoot:    "/",
+		cdiHook:           "/usr/bin/nvidia-cdi-hook",
+		nriSocket:         nri.DefaultSocketPath,
+		reconcilePeriod:   driver.DefaultReconcilePeriod,
 	}
 }
 
@@ -61,14 +79,31 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.minMemory, "min-memory", "Least memory that a claim takes of a GPU, such as 1Gi.")
 	fs.IntVar(&o.maxSharers, "max-sharers", o.maxSharers, "How many claims may share a GPU; 0 is no limit.")
 	fs.Var(&o.memoryReserve, "memory-reserve", "Memory that is kept free on every GPU, such as 512Mi.")
+	o.addClaimFlags(fs)
 	fs.StringVar(&o.httpAddress, "http-address", o.httpAddress, "Address for /healthz, /readyz and /metrics, such as :8080; empty serves nothing.")
+}
+
+// addClaimFlags declares the flags for the preparation of claims.
+func (o *options) addClaimFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.stateDir, "state-dir", o.stateDir, "Directory for what the driver remembers and what containers mount from it; the same path on the host. Empty means --plugin-data-dir.")
+	fs.StringVar(&o.cdiDir, "cdi-dir", o.cdiDir, "Directory in which the container runtime looks for CDI specs.")
+	fs.StringVar(&o.hostRoot, "host-root", o.hostRoot, "Where the root of the host's file system is mounted, to look for what CDI specs refer to.")
+	fs.StringVar(&o.hostDriverRoot, "host-driver-root", o.hostDriverRoot, "The directory on the host that is mounted at --driver-root.")
+	fs.StringVar(&o.cdiHook, "nvidia-cdi-hook", o.cdiHook, "Path of nvidia-cdi-hook on the host, which CDI specs of real GPUs run.")
+	fs.StringVar(&o.hamiCore, "hami-core-library", o.hamiCore, "HAMi-core's libvgpu.so, which limits containers with shares of GPUs. Empty refuses shares.")
+	fs.StringVar(&o.nriSocket, "nri-socket", o.nriSocket, "Socket at which the container runtime offers NRI. Empty does without, and refuses what only NRI can express.")
+	fs.StringVar(&o.podUID, "pod-uid", o.podUID, "UID of the driver's own pod, so that the next version can run beside it during an update. Empty does without.")
+	fs.DurationVar(&o.reconcilePeriod, "reconcile-period", o.reconcilePeriod, "Time between two comparisons of what claims have left on the node with what should be there.")
 }
 
 // environmentNames returns the variables that can set a flag, the first wins.
 func environmentNames(flag string) []string {
 	names := []string{"TOPODRA_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))}
-	if flag == "node-name" {
+	switch flag {
+	case "node-name":
 		names = append(names, "NODE_NAME")
+	case "pod-uid":
+		names = append(names, "POD_UID")
 	}
 	return names
 }
@@ -124,7 +159,12 @@ func (o *options) config() (*driver.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	claims, err := o.claims(data)
+	if err != nil {
+		return nil, err
+	}
 	config := &driver.Config{
+		Claims: claims,
 		Client: client,
 		Source: source,
 		Publish: publish.Options{
@@ -137,6 +177,54 @@ func (o *options) config() (*driver.Config, error) {
 		HTTPAddress:  o.httpAddress,
 	}
 	return config, config.Validate()
+}
+
+// claims turns the flags into what claims need. dataDir is --plugin-data-dir.
+func (o *options) claims(dataDir string) (*driver.ClaimsConfig, error) {
+	stateDir := dataDir
+	if o.stateDir != "" {
+		var err error
+		if stateDir, err = filepath.Abs(o.stateDir); err != nil {
+			return nil, fmt.Errorf("resolving --state-dir: %w", err)
+		}
+	}
+	cdiDir, err := filepath.Abs(o.cdiDir)
+	if err != nil {
+		return nil, fmt.Errorf("resolving --cdi-dir: %w", err)
+	}
+	out := &driver.ClaimsConfig{
+		StateDir: stateDir, CDIDir: cdiDir, NRISocket: o.nriSocket, PodUID: types.UID(o.podUID), ReconcilePeriod: o.reconcilePeriod,
+		Base: cdi.Simulated{},
+	}
+	if filepath.Clean(o.hostRoot) != "/" {
+		// What has the same path on both sides is looked for where it is.
+		out.Paths = cdi.PathMap{{Host: "/", Local: o.hostRoot}, {Host: stateDir, Local: stateDir}, {Host: cdiDir, Local: cdiDir}}
+	}
+	if o.machine == "" {
+		if out.Base, err = o.base(); err != nil {
+			return nil, err
+		}
+	}
+	if o.hamiCore != "" {
+		program, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("finding this program to probe preloading with: %w", err)
+		}
+		out.Enforcer, err = hamicore.New(hamicore.Options{Source: o.hamiCore, Root: filepath.Join(stateDir, "hami-core"), Probe: hamicore.Probe(program)})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// base finds out what containers need for real GPUs.
+func (o *options) base() (cdi.Base, error) {
+	root, err := filepath.Abs(o.driverRoot)
+	if err != nil {
+		return nil, fmt.Errorf("resolving --driver-root: %w", err)
+	}
+	return nvcdi.New(nvcdi.Options{Library: nvml.Library(o.driverRoot), DriverRoot: root, HostDriverRoot: o.hostDriverRoot, HookPath: o.cdiHook})
 }
 
 // bytesOf reads an amount of memory; fractions of a byte are rounded up.

@@ -59,7 +59,12 @@ func New(driverRoot, sysfsRoot string) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newSource(nvml.New(nvml.WithLibraryPath(findLibrary(driverRoot))), reader), nil
+	return newSource(Library(driverRoot), reader), nil
+}
+
+// Library returns NVML of the driver installed below driverRoot, not initialised.
+func Library(driverRoot string) nvml.Interface {
+	return nvml.New(nvml.WithLibraryPath(findLibrary(driverRoot)))
 }
 
 // newSource returns a Source on top of any library.
