@@ -29,14 +29,19 @@ func TestMatchAttribute(t *testing.T) {
 		testbed.GPUs("left", 1), testbed.GPUs("right", 1),
 	), Constraints: []resourceapi.DeviceConstraint{testbed.Match(api.DriverName+"/nvlinkDomain", "left", "right")}}, pairs)
 	s.WantGPUs("two", pairs, "2,3")
-	// Six GPUs on one socket do not exist, three do.
-	s.Place(testbed.Claim{Name: "socket", Requests: testbed.Requests(testbed.GPUs("gpus", 3)), Constraints: []resourceapi.DeviceConstraint{
-		testbed.Match(resourceapi.FullyQualifiedName(api.AttrNUMANode)),
-	}}, pairs)
-	socket := s.Allocation("socket").GPUs
-	if socket.Count() != 3 || socket.Has(1) || !socket.SubsetOf(0xf0) {
-		t.Errorf("three GPUs on one socket are %s, want three of {4-7}", socket)
+	s.Finish("two")
+	// On one socket, 1 and 2 come first, 2 and 3 are linked.
+	socket := func(name string, count int64) testbed.Claim {
+		return testbed.Claim{Name: name, Requests: testbed.Requests(testbed.GPUs("gpus", count)), Constraints: []resourceapi.DeviceConstraint{
+			testbed.Match(resourceapi.FullyQualifiedName(api.AttrNUMANode)),
+		}}
 	}
+	s.Occupy(pairs, 4, 5, 6)
+	s.Place(socket("socket", 2), pairs)
+	s.WantGPUs("socket", pairs, "2,3")
+	// 1 and 7 are left, on different sockets.
+	s.Submit(socket("impossible", 2), pairs)
+	s.WaitPending("impossible", "0/8 nodes are available")
 }
 
 // distinctAttribute beats the links: of two GPUs on different switches, the best are on one socket.
@@ -47,18 +52,18 @@ func TestDistinctAttribute(t *testing.T) {
 			testbed.Distinct(resourceapi.FullyQualifiedName(attribute)),
 		}}
 	}
+	// The first two on different switches would be 1 and 4; NODE is the best link between switches, and only the second socket
+	// has two switches with free GPUs.
+	s.Occupy(pcie, 0, 2, 3)
 	s.Place(distinct("roots", string(api.AttrPCIeRoot), 2), pcie)
-	if got := s.Allocation("roots").GPUs.String(); got != "{0,2}" {
-		t.Errorf("two GPUs of different switches are %s, want {0,2}: NODE is the best link between switches", got)
-	}
+	s.WantGPUs("roots", pcie, "4,6")
+	s.Finish("roots")
+	s.Vacate(pcie, 3)
+	// One GPU of each socket: on the first, 1 and 3 have lost their neighbours; on the second, every pair is whole.
 	s.Place(distinct("sockets", string(api.AttrNUMANode), 2), pcie)
 	sockets := s.Allocation("sockets").GPUs
-	if first, second := sockets&0x0f, sockets&0xf0; first.Count() != 1 || second.Count() != 1 {
-		t.Errorf("two GPUs of different sockets are %s", sockets)
-	}
-	// One of the broken pairs 0-1 and 2-3 gives one, so that the intact ones stay intact as far as possible.
-	if first := (sockets & 0x0f).String(); first != "{1}" && first != "{3}" {
-		t.Errorf("of the first socket, GPU %s was taken, want 1 or 3", first)
+	if first, second := (sockets & 0x0f).String(), sockets&0xf0; first != "{1}" && first != "{3}" || second.Count() != 1 {
+		t.Errorf("two GPUs of different sockets are %s, want 1 or 3, and one of {4-7}", sockets)
 	}
 	s.Submit(distinct("impossible", string(api.AttrNUMANode), 3), pcie)
 	s.WaitPending("impossible", "0/")

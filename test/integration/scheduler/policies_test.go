@@ -110,10 +110,11 @@ func TestRefusalNamesTheBestNode(t *testing.T) {
 // A preference takes what there is.
 func TestPreferredFallsBack(t *testing.T) {
 	s := bed.Scene(t)
-	s.Occupy(weave, 0, 1, 4, 6)
+	s.Occupy(weave, 0, 1, 2, 4, 6)
+	wantBest(t, weave, "0,1,2,4,6", "5,7") // no NVLink is left; 3 and 5, the first two, are on different sockets
 	s.Place(job("job", 2, testbed.Policy(api.PolicyPreferred)), weave)
-	wantBest(t, weave, "0,1,4,6", "2,3") // no NVLink; one socket
-	s.WantGPUs("job", weave, "2,3")
+	s.WantGPUs("job", weave, "5,7")
+	s.Finish("job")
 	s.Place(job("next", 2, nil), weave) // the default policy is the same
 	s.WantGPUs("next", weave, "5,7")
 }
