@@ -58,6 +58,28 @@ func TestScoreNodes(t *testing.T) {
 
 // TestScoreBands: whatever the other numbers are, the best tier is at 60 and more,
 // everything else at 20 and less, and a better tier is never below a worse one.
+// TestOddCardIsCheapest: a single GPU takes the rest of a broken NVLink pair rather
+// than open an idle machine, however slow the links are that it would break there.
+func TestOddCardIsCheapest(t *testing.T) {
+	t.Parallel()
+	p := planner(t, placement.Options{})
+	candidate := func(name, free string) placement.NodeCandidate {
+		inv := placement.WholeGPUs(classOf(t, machine(t, name)), mask(t, free))
+		d := demand(placement.WholeRequest("a", 1))
+		best := plan(t, p, inv, d).Sets[0]
+		return placement.NodeCandidate{
+			Quality: best.Quality, DeltaV: best.DeltaV, AllocatedPermille: placement.AllocatedPermille(inv, d, best),
+		}
+	}
+	nodes := []placement.NodeCandidate{candidate("pcie_8x_pix_node_sys", "0-7"), candidate("h100nvl_8x_pairs", "1-7")}
+	if nodes[0].DeltaV <= nodes[1].DeltaV {
+		t.Errorf("breaking an idle PCIe machine costs %d, the odd card of an NVLink pair %d", nodes[0].DeltaV, nodes[1].DeltaV)
+	}
+	if s := placement.ScoreNodes(nodes, false, p.TierPercent()); s[1] <= s[0] {
+		t.Errorf("scores %v: the odd card must win", s)
+	}
+}
+
 func TestScoreBands(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 1))

@@ -15,6 +15,12 @@ type Options struct {
 	Weights *topology.Weights
 }
 
+// SingleMBps is the value of a single GPU in sums, in MBps: that of a SYS hop at PCIe
+// Gen3. It is the same on every machine, because a claim for one GPU runs as well on
+// one as on another: the odd GPU of a broken NVLink pair must not look dearer than an
+// intact pair of a slower machine. It is not 0, so that a free GPU is worth something.
+const SingleMBps = 6_000
+
 // Class answers questions about the sets of GPUs of one kind of machine. It is
 // read-only for callers.
 type Class struct {
@@ -25,8 +31,7 @@ type Class struct {
 	weights [][]topology.MBps
 	// bonus lifts every NVLink ring above every PCIe ring in sums of values. It is
 	// 0 unless some NVLink ring is nominally slower than some PCIe ring.
-	bonus  int64
-	single int64 // value of a single GPU
+	bonus int64
 
 	dense  *dense  // nil above topology.MaxExactGPUs
 	sparse *sparse // nil up to topology.MaxExactGPUs
@@ -71,7 +76,7 @@ func newClass(m *topology.Machine, table topology.Weights) *Class {
 // weigh fills the pair weights and the constants that follow from them.
 func (c *Class) weigh() {
 	c.weights = make([][]topology.MBps, c.n)
-	var slowestNV, fastestPCIe, slowest topology.MBps
+	var slowestNV, fastestPCIe topology.MBps
 	for i := range c.n {
 		c.weights[i] = make([]topology.MBps, c.n)
 		for j := range c.n {
@@ -87,15 +92,11 @@ func (c *Class) weigh() {
 			default:
 				fastestPCIe = max(fastestPCIe, w)
 			}
-			if slowest == 0 || w < slowest {
-				slowest = w
-			}
 		}
 	}
 	if slowestNV > 0 && slowestNV <= fastestPCIe {
 		c.bonus = int64(fastestPCIe-slowestNV) + 1 // an upper bound, see dense.bonus
 	}
-	c.single = max(1, int64(slowest))
 }
 
 // groups returns the sets of GPUs with equal known keys, by lowest member.
@@ -189,17 +190,16 @@ func countGroups(groups []topology.Mask, s topology.Mask) int {
 }
 
 // Value is the worth of a set in sums such as [Class.Pack], in MBps: the
-// bandwidth of its quality. A single GPU counts like the slowest link of the
-// machine, so that a free GPU is never worth nothing. On the rare machine where an
-// NVLink ring is nominally slower than a PCIe ring every NVLink ring gets the
-// difference on top, so that sums cannot prefer PCIe.
+// bandwidth of its quality. A single GPU counts [SingleMBps]. On the rare machine
+// where an NVLink ring is nominally slower than a PCIe ring every NVLink ring gets
+// the difference on top, so that sums cannot prefer PCIe.
 func (c *Class) Value(s topology.Mask) int64 {
 	s &= topology.FullMask(c.n)
 	switch s.Count() {
 	case 0:
 		return 0
 	case 1:
-		return c.single
+		return SingleMBps
 	}
 	return c.valueOf(c.Of(s))
 }

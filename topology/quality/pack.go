@@ -29,7 +29,7 @@ func (c *Class) Pack(k int, free topology.Mask) int64 {
 	case k < 1 || k > count:
 		return 0
 	case k == 1:
-		return int64(count) * c.single
+		return int64(count) * SingleMBps
 	case c.dense == nil:
 		return c.sparse.pack(c, k, free)
 	case k == count:

@@ -15,7 +15,8 @@ const maxSparseMemo = 1 << 15
 type sparse struct {
 	levels, speeds []level
 	ports          []topology.MBps
-	uniform        bool // all pairs are linked alike
+	uniform        bool          // all pairs are linked alike
+	slowest        topology.MBps // weight of the slowest pair
 	chunks         []chunk
 
 	mu   sync.Mutex
@@ -34,6 +35,12 @@ func newSparse(c *Class) *sparse {
 		s.speeds = s.levels
 	}
 	s.uniform = uniformPairs(c)
+	s.slowest = c.weights[0][1]
+	for i := range c.n {
+		for j := range i {
+			s.slowest = min(s.slowest, c.weights[i][j])
+		}
+	}
 	for _, gpus := range chunksOf(c) {
 		sub := newClass(c.machine.Sub(gpus), c.table)
 		sub.bonus = c.bonus
@@ -250,7 +257,7 @@ func (s *sparse) pack(c *Class, k int, free topology.Mask) int64 {
 		sum += ch.class.Pack(k, inside)
 		left += inside.Count() % k
 	}
-	return sum + int64(left/k)*c.single
+	return sum + int64(left/k)*int64(s.slowest)
 }
 
 // compress renumbers the members of s that are in group from 0.
