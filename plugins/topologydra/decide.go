@@ -134,7 +134,7 @@ func (p *nodePlanner) think(ctx context.Context, q *question) (d *decision, last
 		return &decision{fallback: fallbackAlternatives, guaranteed: q.demand.strict(), wanted: q.demand.wanted()}, true, nil
 	}
 	for _, pool := range q.node.Pools {
-		p.fabrics.of(pool) // decoding is not part of the budget
+		p.fabrics.of(ctx, pool) // decoding is not part of the budget
 	}
 	budget, cancel := p.withBudget(ctx, q.demand)
 	defer cancel()

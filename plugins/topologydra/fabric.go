@@ -57,16 +57,18 @@ type fabricReader struct {
 }
 
 // of returns the pool's fabric, decoded once.
-func (f *fabricReader) of(pool *kube.Pool) *fabric {
-	decoded, ok := pool.Derive(func() any { return f.decode(pool) }).(*fabric)
+func (f *fabricReader) of(ctx context.Context, pool *kube.Pool) *fabric {
+	decoded, ok := pool.Derive(func() any { return f.decode(ctx, pool) }).(*fabric)
 	if !ok {
 		return &fabric{unplannable: unplannableDecode}
 	}
 	return decoded
 }
 
-// decode reads the attributes.
-func (f *fabricReader) decode(pool *kube.Pool) *fabric {
+// decode reads the attributes. What is wrong with them is logged here, once for
+// each version of the pool.
+func (f *fabricReader) decode(ctx context.Context, pool *kube.Pool) *fabric {
+	logger := klog.LoggerWithValues(klog.FromContext(ctx), "driver", pool.Driver, "pool", pool.Name)
 	mapping := f.args.MappingFor(pool.Driver)
 	if !f.plannable(pool, &mapping) {
 		return &fabric{unplannable: unplannableUnmapped}
@@ -80,10 +82,15 @@ func (f *fabricReader) decode(pool *kube.Pool) *fabric {
 		return &fabric{unplannable: unplannableNoGPUs}
 	}
 	if err != nil {
+		logger.Error(err, "Topology attributes are unreadable, devices are allocated without planning")
 		return &fabric{unplannable: unplannableDecode}
+	}
+	if len(decoded.Warnings) > 0 {
+		logger.Info("Topology attributes contradict each other, the worse one counts", "warnings", decoded.Warnings)
 	}
 	class, err := f.classes.Get(decoded.Machine)
 	if err != nil {
+		logger.Error(err, "Topology is not plannable, devices are allocated without planning")
 		return &fabric{unplannable: unplannableDecode}
 	}
 	n := decoded.Machine.N()

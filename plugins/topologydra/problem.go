@@ -60,7 +60,7 @@ func (p *nodePlanner) newProblems(ctx context.Context, view *kube.View, node *ku
 		}
 		pr := byPool[pool]
 		if pr == nil {
-			pr = &problem{pool: pool, fabric: p.fabrics.of(pool)}
+			pr = &problem{pool: pool, fabric: p.fabrics.of(ctx, pool)}
 			byPool[pool] = pr
 			problems = append(problems, pr)
 		}
@@ -95,7 +95,7 @@ func (p *nodePlanner) home(ctx context.Context, node *kube.Node, it item) (*kube
 		if err != nil {
 			return nil, nil, "", err
 		}
-		fab := p.fabrics.of(pool)
+		fab := p.fabrics.of(ctx, pool)
 		if fab.eligible(match) == 0 {
 			continue
 		}
