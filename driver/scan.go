@@ -86,6 +86,9 @@ func (s *scanner) scan(ctx context.Context) (time.Duration, error) {
 	}
 	if s.last == nil || !apiequality.Semantic.DeepEqual(*s.last, published.Resources) {
 		if err := s.publisher.PublishResources(ctx, *published.Resources.DeepCopy()); err != nil {
+			if ctx.Err() != nil {
+				return 0, nil
+			}
 			return 0, fmt.Errorf("publishing ResourceSlices: %w", err)
 		}
 		s.last = &published.Resources

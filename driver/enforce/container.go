@@ -91,7 +91,7 @@ func (c *Container) check() error {
 			return fmt.Errorf("the container gets MIG device %q together with a share of a GPU: CUDA then shows it the MIG device alone, "+
 				"and the limits would count wrong; give them to different containers", gpu.UUID)
 		}
-		if gpu.PCIAddress == "" {
+		if gpu.PCIAddress == "" && len(c.GPUs) > 1 {
 			return fmt.Errorf("the PCI address of GPU %q is unknown, so its position among the container's GPUs is, too", gpu.UUID)
 		}
 	}

@@ -91,7 +91,10 @@ func TestNewContainerRefuses(t *testing.T) {
 	if _, err := NewContainer([]checkpoint.Device{mig, whole("g", "0:0:0.0")}, ""); err != nil {
 		t.Errorf("MIG without limits: %v", err)
 	}
-	if _, err := NewContainer([]checkpoint.Device{share("g", "", 1, 0)}, ""); err == nil || !strings.Contains(err.Error(), `PCI address of GPU "g" is unknown`) {
+	if _, err := NewContainer([]checkpoint.Device{share("g", "", 1, 0)}, ""); err != nil {
+		t.Errorf("a single GPU is number 0 wherever it is: %v", err)
+	}
+	if _, err := NewContainer([]checkpoint.Device{share("g", "", 1, 0), whole("h", "0:1:0.0")}, ""); err == nil || !strings.Contains(err.Error(), `PCI address of GPU "g" is unknown`) {
 		t.Errorf("no address: got error %v", err)
 	}
 	if got, err := NewContainer(nil, ""); err != nil || got.Limited() {
