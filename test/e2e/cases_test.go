@@ -283,13 +283,6 @@ func TestClaimTemplate(t *testing.T) {
 // TestFillAndRefill: what is not used any more can be used again: the GPUs are filled twice.
 func TestFillAndRefill(t *testing.T) {
 	f := newFixture(t)
-	var devices []published
-	for _, device := range f.published() {
-		devices = append(devices, device)
-	}
-	if len(devices) != gpuCount {
-		t.Fatalf("devices: got %d, want %d", len(devices), gpuCount)
-	}
 	for _, round := range []string{"first", "second"} {
 		f.claim(round, request{count: gpuCount})
 		f.checkCount(f.check(f.run(f.simplePod(round, round)), "main"), gpuCount)

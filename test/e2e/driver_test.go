@@ -46,8 +46,7 @@ func newDriver(ctx context.Context, w *world) (*driver, error) {
 	if err := d.start(ctx); err != nil {
 		return nil, fmt.Errorf("setting up the driver: %w", err)
 	}
-	_, err = w.cluster.WaitForResourceSlices(ctx, nodeName, api.DriverName)
-	return d, err
+	return d, nil
 }
 
 // dataDir is where the driver's own sockets are.

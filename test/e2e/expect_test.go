@@ -5,6 +5,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -46,40 +47,36 @@ type published struct {
 	memory    int64 // bytes
 }
 
-// published returns the devices of the node by name.
-func (f *fixture) published() map[string]published {
-	f.Helper()
-	slices, err := f.client.ResourceV1().ResourceSlices().List(f.ctx, metav1.ListOptions{})
+// published waits for the driver's slices, which the kubelet removes when it starts, and returns the devices by name.
+func (w *world) published(ctx context.Context) (map[string]published, error) {
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
+	defer cancel()
+	slices, err := w.cluster.WaitForResourceSlices(ctx, nodeName, api.DriverName)
 	if err != nil {
-		f.Fatal(err)
+		return nil, err
 	}
 	devices := map[string]published{}
-	for _, slice := range slices.Items {
-		if slice.Spec.Driver != api.DriverName {
-			continue
-		}
-		for _, device := range slice.Spec.Devices {
-			text := func(name resourceapi.QualifiedName) string {
-				if value := device.Attributes[name].StringValue; value != nil {
-					return *value
-				}
-				f.Fatalf("device %q has no attribute %q", device.Name, name)
-				return ""
+	for i := range slices {
+		for _, device := range slices[i].Spec.Devices {
+			uuid, pci, memory := device.Attributes[api.AttrUUID], device.Attributes[pciAttribute], device.Capacity[api.CapacityMemory]
+			if uuid.StringValue == nil || pci.StringValue == nil {
+				return nil, fmt.Errorf("device %q has no UUID or no PCI address", device.Name)
 			}
-			memory := device.Capacity[api.CapacityMemory]
-			devices[device.Name] = published{uuid: text(api.AttrUUID), pci: text(resourceapi.QualifiedName(pciAttribute)), memory: memory.Value.Value()}
+			devices[device.Name] = published{uuid: *uuid.StringValue, pci: *pci.StringValue, memory: memory.Value.Value()}
 		}
 	}
-	return devices
+	if len(devices) != gpuCount {
+		return nil, fmt.Errorf("devices of the node: got %d, want %d", len(devices), gpuCount)
+	}
+	return devices, nil
 }
 
 // pciAttribute is the standard name.
-const pciAttribute = "resource.kubernetes.io/pciBusID"
+const pciAttribute resourceapi.QualifiedName = "resource.kubernetes.io/pciBusID"
 
 // expected computes from the API what a container should see, in the order of PCI addresses.
 func (f *fixture) expected(pod *corev1.Pod, container string) []share {
 	f.Helper()
-	devices := f.published()
 	byUUID := map[string]share{}
 	for _, reference := range claimsOf(f, pod, container) {
 		claim := f.claimOf(pod, reference.Name)
@@ -91,7 +88,7 @@ func (f *fixture) expected(pod *corev1.Pod, container string) []share {
 			if reference.Request != "" && reference.Request != result.Request && reference.Request != base {
 				continue
 			}
-			device, ok := devices[result.Device]
+			device, ok := f.devices[result.Device]
 			if !ok {
 				f.Fatalf("claim %q has device %q, which is not published", claim.Name, result.Device)
 			}

@@ -43,6 +43,7 @@ type world struct {
 	node    *node.Node
 	library string // the double of libvgpu.so
 	driver  *driver
+	devices map[string]published // what the driver published at first: it is the same machine all the time
 }
 
 // shared is set by TestMain.
@@ -108,7 +109,10 @@ func setUp(ctx context.Context) (*world, error) {
 	if err := w.makeImages(ctx); err != nil {
 		return w, err
 	}
-	w.driver, err = newDriver(ctx, w)
+	if w.driver, err = newDriver(ctx, w); err != nil {
+		return w, err
+	}
+	w.devices, err = w.published(ctx)
 	return w, err
 }
 

@@ -16,7 +16,6 @@ import (
 // TestSlicesDeletedByHand: they come back as they were, and pods that run are not disturbed.
 func TestSlicesDeletedByHand(t *testing.T) {
 	f := newFixture(t)
-	before := f.published()
 	f.claim("claim", request{memory: "4Gi"})
 	pod := f.run(f.simplePod("pod", "claim"))
 	want := f.check(pod, "main")
@@ -24,10 +23,11 @@ func TestSlicesDeletedByHand(t *testing.T) {
 	if err := slices.DeleteCollection(f.ctx, metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "spec.driver=" + api.DriverName}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.cluster.WaitForResourceSlices(f.ctx, nodeName, api.DriverName); err != nil {
+	after, err := f.published(f.ctx)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(before, f.published(), cmp.AllowUnexported(published{})); diff != "" {
+	if diff := cmp.Diff(f.devices, after, cmp.AllowUnexported(published{})); diff != "" {
 		t.Errorf("devices (-before +after):\n%s", diff)
 	}
 	if diff := cmp.Diff(want, f.check(pod, "main")); diff != "" {

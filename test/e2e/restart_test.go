@@ -105,7 +105,7 @@ func TestDriverKilled(t *testing.T) {
 	f.gone("old-share")
 }
 
-// TestDriverKilledBetweenSteps kills the driver at the first, second, … change that it makes on disk while a claim is
+// TestDriverKilledBetweenSteps kills the driver at the first, second, … file that it makes or removes while a claim is
 // prepared, and again while it is unprepared, until it gets through. The pod runs in the end, and nothing is left.
 func TestDriverKilledBetweenSteps(t *testing.T) {
 	f := newFixture(t)
@@ -136,14 +136,14 @@ func TestDriverKilledBetweenSteps(t *testing.T) {
 // checkDied fails the test if there was nothing to interrupt at all.
 func (f *fixture) checkDied(what string, step int, died bool) {
 	f.Helper()
-	f.Logf("%s, change %d: driver killed: %t", what, step, died)
+	f.Logf("%s, file %d: driver killed: %t", what, step, died)
 	if step == 1 && !died {
 		f.Errorf("%s changes nothing on disk, so there was nothing to interrupt", what)
 	}
 }
 
-// killAtStep calls begin, kills the driver at the given change on disk, starts it again, and waits until done has no error.
-// It reports whether there were as many changes.
+// killAtStep calls begin, kills the driver when it makes or removes the given file on disk, counted from 1, starts it again,
+// and waits until done has no error. It reports whether there were as many files.
 func (f *fixture) killAtStep(step int, begin func(), done func() error) bool {
 	f.Helper()
 	watcher, err := fsnotify.NewWatcher()
@@ -162,7 +162,11 @@ func (f *fixture) killAtStep(step int, begin func(), done func() error) bool {
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		seen := 0
-		for range watcher.Events { // until the watcher is closed
+		for event := range watcher.Events { // until the watcher is closed
+			// Files get their content before they get their name, so what counts is names that come and go.
+			if !event.Has(fsnotify.Create | fsnotify.Remove) {
+				continue
+			}
 			if seen++; seen == step {
 				_ = victim.Signal(syscall.SIGKILL) // it cannot have ended before
 				close(reached)
@@ -332,6 +336,7 @@ func TestDiskFull(t *testing.T) {
 	}
 	f.claim("before", request{memory: "4Gi"})
 	before := f.run(f.simplePod("before", "before"))
+	f.check(before, "main")
 	ballast := filepath.Join(f.driver.stateDir, "ballast")
 	if said, err := f.node.Command(f.ctx, "sh", "-c", "cat /dev/zero >"+ballast+" 2>/dev/null; test -s "+ballast); err != nil {
 		t.Fatal(said, err)

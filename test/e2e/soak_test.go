@@ -195,14 +195,9 @@ func (s *soak) checkBooking() {
 			cores[result.Device] += percent.Value()
 		}
 	}
-	total := map[string]int64{}
-	for name, device := range s.published() {
-		total[name] = device.memory
-	}
 	for device, bytes := range memory {
-		// While slices are being published anew, nothing is known of a device.
-		if limit, known := total[device]; known && bytes > limit || cores[device] > 100 {
-			s.Errorf("GPU %q: %d bytes of %d and %d%% of its compute are booked", device, bytes, limit, cores[device])
+		if bytes > s.devices[device].memory || cores[device] > 100 {
+			s.Errorf("GPU %q: %d bytes of %d and %d%% of its compute are booked", device, bytes, s.devices[device].memory, cores[device])
 		}
 	}
 }

@@ -160,8 +160,8 @@ static int use(const char *path, const char **step) {
 	struct stat info;
 	if (flock(fd, LOCK_EX) != 0 || fstat(fd, &info) != 0) {
 		error = errno;
-	} else if (info.st_size < region_size && (*step = "resize", ftruncate(fd, region_size + 1)) != 0) {
-		error = errno;
+	} else if (info.st_size < region_size && (*step = "allocate", error = posix_fallocate(fd, 0, region_size + 1)) != 0) {
+		// Said here, and not by a signal when a page cannot be written later.
 	} else {
 		*step = "map";
 		char *region = mmap(NULL, region_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
