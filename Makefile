@@ -120,10 +120,11 @@ test-kube: ## Run the tests of packages that link Kubernetes' own code, with the
 	@libraries=$$(hack/packages.sh kube-libraries); set -x; $(GO) build -race $$libraries
 	@packages=$$(hack/packages.sh kube); set -x; $(GO) test -race -shuffle=on -p 1 -timeout $(TEST_TIMEOUT) $$packages
 
-# What is under test runs in processes of its own, which are built without the race detector.
+# What is under test runs in processes of its own, which are built without the race detector and which the cache of test
+# results knows nothing about.
 .PHONY: test-process
 test-process: binaries ## Run the tests that start a control plane.
-	@packages=$$(hack/packages.sh process); set -x; $(GO) test -p 1 -timeout $(TEST_TIMEOUT) $$packages
+	@packages=$$(hack/packages.sh process); set -x; $(GO) test -p 1 -count 1 -timeout $(TEST_TIMEOUT) $$packages
 
 .PHONY: test-upstream
 test-upstream: $(KUBERNETES_STAMP) ## Run Kubernetes' own DRA integration tests with our plugin in place of the in-tree one.

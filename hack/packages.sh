@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Prints the packages of one test group, one per line. Every package of the module is in exactly one of the first three:
-#   process         below test/: starts processes
+#   process         below test/, or tested with what is there: starts processes
 #   kube            links k8s.io/kubernetes: its test binaries are big
 #   pure            the rest
 #   kube-libraries  what of "kube" is no program: compiling it needs no linking
@@ -20,6 +20,6 @@ go list -f '{{.ImportPath}} {{.Name}} {{join .Deps " "}} {{join .TestImports " "
 		{
 			group = "pure"
 			if (index($0, " k8s.io/kubernetes/")) group = "kube"
-			if (index($1 "/", tests) == 1) group = "process"
+			if (index($1 "/", tests) == 1 || index($0, " " tests)) group = "process"
 			if (group == wanted || wanted == "kube-libraries" && group == "kube" && $2 != "main") print $1
 		}'
