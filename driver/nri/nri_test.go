@@ -33,8 +33,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
+	klog.SetLogger(klog.Logger{}) // which discards
 	nrilog.Set(adapter{logger: klog.Background()})
 	os.Exit(m.Run())
 }

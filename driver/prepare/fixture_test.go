@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -44,8 +43,7 @@ const (
 
 // TestMain keeps hundreds of injected faults out of the output.
 func TestMain(m *testing.M) {
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
+	klog.SetLogger(klog.Logger{}) // which discards
 	os.Exit(m.Run())
 }
 

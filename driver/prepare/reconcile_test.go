@@ -88,8 +88,8 @@ func TestReboot(t *testing.T) {
 	if f.document().BootID != "boot-2" {
 		t.Errorf("the boot ID is %q", f.document().BootID)
 	}
-	if _, err := os.Stat(filepath.Join(f.state, regionsDir, "claims/uid-a/pod-pod-a_main/vgpu.cache")); err == nil {
-		t.Error("usage of before the reboot is still there")
+	if content, err := os.ReadFile(filepath.Join(f.state, regionsDir, "claims/uid-a/pod-pod-a_main/vgpu.cache")); err != nil || strings.Contains(string(content), "before") {
+		t.Errorf("usage of before the reboot is still there: %.20q, %v", content, err)
 	}
 	f.prepare(f.manager(), a, b)
 }

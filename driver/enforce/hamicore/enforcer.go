@@ -119,9 +119,10 @@ func (e *Enforcer) Edits(container *enforce.Container) (enforce.Edits, error) {
 	return edits(container, dir)
 }
 
-// Provision implements enforce.Enforcer: it makes the region directory. Any
-// user of the container may write there, which is how the library works; the
-// sticky bit keeps them from removing each other's file.
+// Provision implements enforce.Enforcer: it makes the region directory and, in
+// it, the file. Any user of the container may write there, which is how the
+// library works; the sticky bit keeps them from removing each other's file. A
+// file that is there already may be in use and stays as it is.
 func (e *Enforcer) Provision(_ context.Context, container *enforce.Container) error {
 	if !container.Limited() {
 		return nil
@@ -142,7 +143,47 @@ func (e *Enforcer) Provision(_ context.Context, container *enforce.Container) er
 	if err := os.Chmod(container.RegionDir, 0o777|fs.ModeSticky); err != nil {
 		return fmt.Errorf("opening region directory: %w", err)
 	}
+	if err := reserve(filepath.Join(container.RegionDir, RegionFile)); err != nil {
+		return fmt.Errorf("reserving space for the region: %w", err)
+	}
 	return nil
+}
+
+// regionSize is the length that the library gives the file: its structure of
+// 2,008,952 bytes in layout 1.2, and the one byte behind it that it writes.
+const regionSize = 2008953
+
+// reserve makes the file with all its blocks. The library itself makes a file
+// with holes and maps it, so that on a full file system it is a signal that ends
+// the tenant's process; like this it is an error before there is one. Zeros are
+// what the library finds in a file that it has made, and takes for a region that
+// is yet to be filled in.
+func reserve(path string) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = allocate(file)
+	if err == nil {
+		err = file.Chmod(0o666)
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		return errors.Join(err, os.Remove(path))
+	}
+	return nil
+}
+
+// allocate fills the empty file with zeros that have a place on the disk.
+func allocate(file *os.File) error {
+	err := syscall.Fallocate(int(file.Fd()), 0, 0, regionSize)
+	if !errors.Is(err, syscall.EOPNOTSUPP) {
+		return err
+	}
+	_, err = file.Write(make([]byte, regionSize))
+	return err
 }
 
 // Start implements enforce.Enforcer: the library starts with the container.

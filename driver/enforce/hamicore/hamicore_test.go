@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -375,6 +376,36 @@ func TestProvision(t *testing.T) {
 	info, err := os.Stat(container.RegionDir)
 	if err != nil || info.Mode().Perm() != 0o777 || info.Mode()&fs.ModeSticky == 0 {
 		t.Errorf("got mode %v, %v", info.Mode(), err)
+	}
+	// The file has all its blocks, so that a full disk is an error here and not a
+	// signal in the container.
+	region := filepath.Join(container.RegionDir, RegionFile)
+	var stat syscall.Stat_t
+	if err := syscall.Stat(region, &stat); err != nil {
+		t.Fatal(err)
+	}
+	if stat.Size != 2008953 || stat.Blocks*512 < stat.Size || stat.Mode&0o777 != 0o666 {
+		t.Errorf("the region has %d bytes in %d blocks and mode %o", stat.Size, stat.Blocks, stat.Mode)
+	}
+	if err := os.WriteFile(region, []byte("in use"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := enforcer.Provision(t.Context(), container); err != nil {
+		t.Fatal(err)
+	}
+	if content, err := os.ReadFile(region); err != nil || string(content) != "in use" {
+		t.Errorf("a region in use was touched: %q, %v", content, err)
+	}
+	// A link that a tenant left is not followed.
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := errors.Join(os.Remove(region), os.Symlink(outside, region)); err != nil {
+		t.Fatal(err)
+	}
+	if err := enforcer.Provision(t.Context(), container); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(outside); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a tenant's link was followed: %v", err)
 	}
 	linked := &enforce.Container{GPUs: container.GPUs, RegionDir: filepath.Join(t.TempDir(), "link")}
 	if err := os.Symlink("/etc", linked.RegionDir); err != nil {
