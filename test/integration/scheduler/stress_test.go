@@ -80,3 +80,33 @@ func TestManyDifferentRequests(t *testing.T) {
 		t.Errorf("sixteen requests took %s", took)
 	}
 }
+
+// Packing many different shares onto few GPUs is hard: no subset of fewer than twelve can hold these. Whatever the scheduler
+// finds, it finds it in time, for a preference and for a guarantee.
+func TestHardPacking(t *testing.T) {
+	for name, topology := range map[string]*api.TopologyConfig{
+		"preferred": testbed.Policy(api.PolicyPreferred), "required": testbed.Required(api.LevelNVLink, 0),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := bed.Scene(t)
+			many := testbed.Claim{Name: "many", Topology: topology}
+			for i := range 24 {
+				many.Requests = append(many.Requests, testbed.GPUs(fmt.Sprintf("r%d", i), 1, testbed.Share(fmt.Sprintf("%dMi", 100+i), 34)))
+			}
+			start := time.Now()
+			s.Submit(many, wide)
+			bound := s.WaitVerdict("many") != ""
+			s.Place(job("easy", 2, nil), pairs)
+			s.WantGPUs("easy", pairs, "0,1")
+			if took := time.Since(start); took > 20*time.Second {
+				t.Errorf("24 requests took %s", took)
+			}
+			if bound {
+				if got := s.Allocation("many").GPUs.Count(); got < 12 {
+					t.Errorf("24 requests of 34 %% got %d GPUs, two fit on each", got)
+				}
+			}
+			t.Logf("bound: %v, after %s", bound, time.Since(start))
+		})
+	}
+}
