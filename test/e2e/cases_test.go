@@ -212,13 +212,14 @@ func sidecarBeforeInit(f *fixture) *corev1.Pod {
 	return pod
 }
 
-// TestShareOfTwoPods: the second pod is refused, the first one is not disturbed.
+// TestShareOfTwoPods: the second pod is refused, the first one is not disturbed. The kubelet asks the driver to prepare a
+// claim once, so it is the making of the container that is refused.
 func TestShareOfTwoPods(t *testing.T) {
 	f := newFixture(t)
 	f.claim("claim", request{memory: "4Gi"})
 	first := f.run(f.simplePod("first", "claim"))
 	f.create(f.simplePod("second", "claim"))
-	f.eventually("second", "FailedPrepareDynamicResources", `container "main" of pod "first"`, `container "main" of pod "second"`)
+	f.eventually("second", "GPULimitsNotSet", `container "main" of pod "first"`, `container "main" of pod "second"`)
 	f.check(first, "main")
 	// When the first has gone, the second may have it.
 	f.remove("first")
@@ -251,22 +252,8 @@ func TestContainerRestart(t *testing.T) {
 	f.claim("claim", request{count: 2, memory: "12Gi"})
 	pod := f.run(f.simplePod("pod", "claim"))
 	before := f.check(pod, "main")
-	containers, err := f.node.Containers(f.ctx, pod.UID)
-	if err != nil || len(containers) != 1 {
-		t.Fatalf("containers: got %v, %v, want one", containers, err)
-	}
-	// Process 1 ignores signals from inside unless it handles them; the end of its only child does it.
-	if result, err := f.node.Command(f.ctx, f.binDir+"/ctr", "--address="+f.node.ContainerdSocket(), "--namespace=k8s.io",
-		"task", "kill", "--signal=SIGKILL", containers[0].ID); err != nil {
-		t.Fatal(result, err)
-	}
-	f.waitFor("another container", func() error {
-		pod = f.running("pod")
-		if pod.Status.ContainerStatuses[0].RestartCount == 0 {
-			return errNotYet
-		}
-		return nil
-	})
+	f.killContainer(pod)
+	pod = f.restarted("pod")
 	if diff := cmp.Diff(before, f.check(pod, "main")); diff != "" {
 		t.Errorf("shares after a restart of the container (-before +after):\n%s", diff)
 	}

@@ -5,6 +5,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/driver/checkpoint"
@@ -186,15 +188,55 @@ type request struct {
 }
 
 // claim makes a claim in the API.
-func (f *fixture) claim(name string, requests ...request) *resourceapi.ResourceClaim {
+func (f *fixture) claim(name string, requests ...request) {
+	f.Helper()
+	f.configuredClaim(name, "", "", requests...)
+}
+
+// configuredClaim makes a claim for devices of a class, by default ours, with the JSON of a GPUClaimConfig besides kind and
+// version, if any.
+func (f *fixture) configuredClaim(name, class, config string, requests ...request) {
 	f.Helper()
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: f.ns}}
 	claim.Spec.Devices = deviceClaim(requests)
-	created, err := f.client.ResourceV1().ResourceClaims(f.ns).Create(f.ctx, claim, metav1.CreateOptions{})
+	for i := range claim.Spec.Devices.Requests {
+		exact := claim.Spec.Devices.Requests[i].Exactly
+		exact.DeviceClassName = cmp.Or(class, exact.DeviceClassName)
+	}
+	if config != "" {
+		claim.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: opaque(config)}}
+	}
+	if _, err := f.client.ResourceV1().ResourceClaims(f.ns).Create(f.ctx, claim, metav1.CreateOptions{}); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// class makes a class of our GPUs with a configuration; it goes with the test.
+func (f *fixture) class(name, config string) {
+	f.Helper()
+	classes := f.client.ResourceV1().DeviceClasses()
+	class, err := classes.Get(f.ctx, api.DeviceClassGPU, metav1.GetOptions{})
 	if err != nil {
 		f.Fatal(err)
 	}
-	return created
+	class = &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: class.Spec}
+	class.Spec.Config = append(class.Spec.Config, resourceapi.DeviceClassConfiguration{DeviceConfiguration: opaque(config)})
+	if _, err := classes.Create(f.ctx, class, metav1.CreateOptions{}); err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() {
+		if err := classes.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+			f.Error(err)
+		}
+	})
+}
+
+// opaque wraps a configuration for our driver.
+func opaque(config string) resourceapi.DeviceConfiguration {
+	raw := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,%s}`, api.GroupVersion().String(), api.KindGPUClaimConfig, config)
+	return resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+		Driver: api.DriverName, Parameters: runtime.RawExtension{Raw: []byte(raw)},
+	}}
 }
 
 // deviceClaim turns requests into the API's form.
