@@ -23,8 +23,21 @@ cp go.mod "$suite/modules.mod"
 cp go.sum "$suite/modules.sum"
 go test -mod=mod -modfile="$suite/modules.mod" -p 1 -c -o "$suite/dra.test" ./test/upstream/.suite/dra
 
-# The suite starts etcd from PATH and leaves its data in TMPDIR.
-scratch=$(mktemp -d)
+# The suite starts etcd from PATH and keeps its data in TMPDIR. Some tests write
+# thousands of objects, so memory is much faster than a disk that syncs.
+scratch=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-cd "$suite/dra"
-PATH="$root/bin:$PATH" TMPDIR="$scratch" "$suite/dra.test" -test.timeout 20m "$@"
+log=$suite/output.log
+status=0
+(
+	cd "$suite/dra"
+	PATH="$root/bin:$PATH" TMPDIR="$scratch" "$suite/dra.test" -test.v -test.timeout 30m "$@"
+) >"$log" 2>&1 || status=$?
+
+# Every test with its result, skipped ones too.
+grep -E '^ *--- (PASS|FAIL|SKIP)' "$log" || true
+if [ "$status" -ne 0 ]; then
+	tail -n 200 "$log"
+	echo "run.sh: the suite failed, all output is in $log" >&2
+fi
+exit "$status"
