@@ -16,6 +16,7 @@ import (
 
 	"github.com/topodra/topodra/driver/cdi"
 	"github.com/topodra/topodra/driver/enforce"
+	"github.com/topodra/topodra/driver/internal/owners"
 	"github.com/topodra/topodra/driver/nri"
 	"github.com/topodra/topodra/driver/prepare"
 )
@@ -54,6 +55,10 @@ type ClaimsConfig struct {
 
 // DefaultReconcilePeriod is for what nothing else notices.
 const DefaultReconcilePeriod = 5 * time.Minute
+
+// ownersDir is the directory below the state directory in which containers with
+// GPUs are remembered.
+const ownersDir = "containers"
 
 // Times of the background work.
 const (
@@ -116,7 +121,7 @@ func startClaims(ctx context.Context, config *Config, inventory *inventory, even
 	}
 	c.manager = manager
 	if c.config.NRISocket != "" {
-		c.runner = nri.NewRunner(nri.NewPlugin(manager, c.config.Enforcer, recorder), c.config.NRISocket)
+		c.runner = nri.NewRunner(nri.NewPlugin(manager, c.config.Enforcer, recorder, owners.NewStore(filepath.Join(c.config.StateDir, ownersDir))), c.config.NRISocket)
 	}
 	c.setup(ctx)
 	first, cancel := context.WithTimeout(ctx, firstReconcileTime)

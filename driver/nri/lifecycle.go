@@ -35,15 +35,20 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 		if len(names) == 0 || pod == nil || container.GetState() == api.ContainerState_CONTAINER_STOPPED {
 			continue
 		}
-		if _, _, err := p.view(ctx, pod, container, names); err != nil {
+		held, view, err := p.view(ctx, pod, container, names)
+		if err == nil {
+			err = p.owners.Put(container.GetId(), ownerOf(pod, container, held, view))
+		}
+		if err != nil {
 			klog.FromContext(ctx).Error(err, "A running container has devices that it should not have",
 				"pod", klog.KRef(pod.GetNamespace(), pod.GetName()), "container", container.GetName())
 			p.events.Pod(pod.GetNamespace(), pod.GetName(), types.UID(pod.GetUid()), ReasonRefused,
 				fmt.Sprintf("container %q is running with devices that it should not have: %v", container.GetName(), err))
 		}
 	}
-	if err := p.removeStrayRegions(known); err != nil {
-		klog.FromContext(ctx).Error(err, "Removing regions of containers that are gone failed")
+	err := errors.Join(p.removeStrayRegions(known), p.owners.Retain(func(id string) bool { return known[id] }))
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Removing what was left of containers that are gone failed")
 	}
 	return nil, nil
 }
@@ -91,9 +96,10 @@ func (p *Plugin) RemoveContainer(ctx context.Context, _ *api.PodSandbox, contain
 	if len(ownDevices(container)) == 0 || !validID(container.GetId()) {
 		return nil
 	}
-	if err := os.RemoveAll(p.claims.ContainerRegion(container.GetId())); err != nil {
+	err := errors.Join(os.RemoveAll(p.claims.ContainerRegion(container.GetId())), p.owners.Remove(container.GetId()))
+	if err != nil {
 		// The next Synchronize tries again; the container is gone in any case.
-		klog.FromContext(ctx).Error(err, "Removing the region of a container failed", "container", container.GetName())
+		klog.FromContext(ctx).Error(err, "Removing what was left of a container failed", "container", container.GetName())
 	}
 	return nil
 }

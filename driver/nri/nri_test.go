@@ -29,6 +29,7 @@ import (
 	"github.com/topodra/topodra/driver/cdi"
 	"github.com/topodra/topodra/driver/checkpoint"
 	"github.com/topodra/topodra/driver/enforce"
+	"github.com/topodra/topodra/driver/internal/owners"
 	"github.com/topodra/topodra/driver/prepare"
 )
 
@@ -131,12 +132,14 @@ type fixture struct {
 	enforcer *fakeEnforcer
 	events   *fakeEvents
 	plugin   *Plugin
+	owners   *owners.Store
 }
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{claims: &fakeClaims{regions: filepath.Join(t.TempDir(), "containers"), devices: map[string]checkpoint.Device{}}, enforcer: &fakeEnforcer{}, events: &fakeEvents{}}
-	f.plugin = NewPlugin(f.claims, f.enforcer, f.events)
+	f.owners = owners.NewStore(filepath.Join(t.TempDir(), "owners"))
+	f.plugin = NewPlugin(f.claims, f.enforcer, f.events, f.owners)
 	return f
 }
 
@@ -203,6 +206,7 @@ func apply(t *testing.T, c *api.Container, adjustment *api.ContainerAdjustment) 
 type runtime struct {
 	*adaptation.Adaptation
 	socket     string
+	mu         sync.Mutex
 	containers []*api.Container
 	synced     chan struct{}
 }
@@ -226,9 +230,19 @@ func newRuntime(t *testing.T, socket string, containers ...*api.Container) *runt
 }
 
 func (r *runtime) synchronize(ctx context.Context, cb adaptation.SyncCB) error {
-	_, err := cb(ctx, []*adaptation.PodSandbox{pod()}, r.containers)
+	r.mu.Lock()
+	containers := slices.Clone(r.containers)
+	r.mu.Unlock()
+	_, err := cb(ctx, []*adaptation.PodSandbox{pod()}, containers)
 	r.synced <- struct{}{}
 	return err
+}
+
+// add notes a container that was made.
+func (r *runtime) add(c *api.Container) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.containers = append(r.containers, c)
 }
 
 // wait for a plugin to connect.
@@ -343,6 +357,7 @@ func TestOverTheWire(t *testing.T) {
 		if _, err := os.Stat(f.claims.ContainerRegion(request.GetId())); err != nil {
 			t.Error(err)
 		}
+		server.add(original)
 	}
 	// A pod that may not have the devices gets no container at all.
 	stranger := pod()
@@ -362,6 +377,11 @@ func TestOverTheWire(t *testing.T) {
 	if _, err := os.Stat(f.claims.ContainerRegion("id-2")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the region of a removed container is still there: %v", err)
 	}
+	known, err := f.owners.List()
+	if diff := cmp.Diff(map[string]*owners.Owner{"id-1": {Namespace: "default", Pod: "train", PodUID: "pod-uid", Container: "main", GPUs: []owners.GPU{
+		{UUID: "GPU-1", Claims: []string{"claim-a"}}, {UUID: "GPU-2", Claims: []string{"claim-b"}, MemoryLimitMiB: 20}, {UUID: "GPU-3", Claims: []string{"claim-a"}, MemoryLimitMiB: 30}}}}, known); diff != "" || err != nil {
+		t.Errorf("%s, %v", diff, err)
+	}
 	if diff := cmp.Diff([]string{"3 GPUs in /kubepods/pod1/id-2", "3 GPUs in /kubepods/pod1/id-2"}, f.enforcer.started); diff != "" {
 		t.Error(diff)
 	}
@@ -374,6 +394,9 @@ func TestReconnect(t *testing.T) {
 	f := newFixture(t)
 	name := f.claims.add("claim", "r", "GPU-1", "0000:10:00.0", 10)
 	for _, id := range []string{"alive", "gone"} {
+		if err := f.owners.Put(id, &owners.Owner{Container: "of before"}); err != nil {
+			t.Fatal(err)
+		}
 		if err := os.MkdirAll(f.claims.ContainerRegion(id), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -404,6 +427,10 @@ func TestReconnect(t *testing.T) {
 	}
 	if _, err := os.Stat(f.claims.ContainerRegion("gone")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the region of a container that is gone is still there: %v", err)
+	}
+	known, err := f.owners.List()
+	if err != nil || len(known) != 1 || known["alive"].Container != "main" || known["alive"].GPUs[0].MemoryLimitMiB != 10 {
+		t.Errorf("got owners %+v, %v", known, err)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/topodra/topodra/driver/cdi"
 	"github.com/topodra/topodra/driver/checkpoint"
 	"github.com/topodra/topodra/driver/enforce"
+	"github.com/topodra/topodra/driver/internal/owners"
 	"github.com/topodra/topodra/driver/prepare"
 )
 
@@ -44,6 +45,7 @@ type Plugin struct {
 	claims   Claims
 	enforcer enforce.Enforcer
 	events   Events
+	owners   *owners.Store
 }
 
 // requestTime bounds what the plugin does for one container. Runtimes give a
@@ -52,8 +54,9 @@ type Plugin struct {
 const requestTime = 1500 * time.Millisecond
 
 // NewPlugin returns a plugin; enforcer is nil where nothing can be limited.
-func NewPlugin(claims Claims, enforcer enforce.Enforcer, events Events) *Plugin {
-	return &Plugin{claims: claims, enforcer: enforcer, events: events}
+// containers remembers who has which GPUs.
+func NewPlugin(claims Claims, enforcer enforce.Enforcer, events Events, containers *owners.Store) *Plugin {
+	return &Plugin{claims: claims, enforcer: enforcer, events: events, owners: containers}
 }
 
 // CreateContainer adds the limits to a container that is about to be made.
@@ -95,7 +98,29 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, container *api
 			return nil, err
 		}
 	}
+	if err := p.owners.Put(container.GetId(), ownerOf(pod, container, held, view)); err != nil {
+		return nil, err
+	}
 	return p.adjust(container, guards, edits), nil
+}
+
+// ownerOf describes the container for those who look from outside.
+func ownerOf(pod *api.PodSandbox, container *api.Container, held []prepare.Held, view *enforce.Container) *owners.Owner {
+	out := &owners.Owner{Namespace: pod.GetNamespace(), Pod: pod.GetName(), PodUID: types.UID(pod.GetUid()), Container: container.GetName()}
+	for _, gpu := range view.GPUs {
+		entry := owners.GPU{UUID: gpu.UUID}
+		if gpu.Limit != nil {
+			entry.MemoryLimitMiB, entry.CoresLimitPercent = gpu.Limit.MemoryMiB, gpu.Limit.CoresPercent
+		}
+		for i := range held {
+			if held[i].Device.UUID == gpu.UUID && !slices.Contains(entry.Claims, held[i].ClaimName) {
+				entry.Claims = append(entry.Claims, held[i].ClaimName)
+			}
+		}
+		slices.Sort(entry.Claims)
+		out.GPUs = append(out.GPUs, entry)
+	}
+	return out
 }
 
 // view is what the container sees.

@@ -19,8 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/topodra/topodra/api"
+	"github.com/topodra/topodra/driver/cdi"
 	"github.com/topodra/topodra/driver/checkpoint"
 	"github.com/topodra/topodra/internal/filelock"
 )
@@ -403,6 +405,49 @@ func TestCannotEnforce(t *testing.T) {
 	f.prepare(manager, c)
 	if _, limited := env(f.spec(c.UID), 0)["CUDA_DEVICE_MEMORY_LIMIT_0"]; limited || guarded(f.spec(c.UID), 0) {
 		t.Error("a claim without enforcement is limited or guarded")
+	}
+}
+
+// missingBase refers to a file that is not there.
+type missingBase struct{ path string }
+
+func (b missingBase) Edits(ctx context.Context, uuids []string) (*cdi.BaseEdits, error) {
+	out, err := cdi.Simulated{}.Edits(ctx, uuids)
+	out.Common.Mounts = []*specs.Mount{{HostPath: b.path, ContainerPath: "/usr/lib/libcuda.so.1"}}
+	return out, err
+}
+
+// TestHostPathsAreChecked: no container fails later for a library that is not
+// there, and a Prepare that is repeated looks again.
+func TestHostPathsAreChecked(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	library := filepath.Join(t.TempDir(), "libcuda.so.1")
+	f.base = missingBase{path: library}
+	pod := podWith("train", "app:main=c")
+	c := claim("c", []*corev1.Pod{pod}, result{request: "r", gpu: 0})
+	f.cluster.add(pod, c)
+	manager := f.manager()
+	requireMissing := func() {
+		t.Helper()
+		if _, err := manager.Prepare(t.Context(), c); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), library) {
+			t.Errorf("got error %v", err)
+		}
+	}
+	requireMissing()
+	if diff := cmp.Diff([]string{}, f.world()); diff != "" {
+		t.Error(diff)
+	}
+	if err := os.WriteFile(library, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.prepare(manager, c)
+	if err := os.Remove(library); err != nil {
+		t.Fatal(err)
+	}
+	requireMissing()
+	if diff := cmp.Diff([]string{"record uid-c Completed", "spec uid-c"}, f.world()); diff != "" {
+		t.Errorf("a claim that may be in use was touched: %s", diff)
 	}
 }
 

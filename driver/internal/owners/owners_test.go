@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package owners
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "containers")
+	store := NewStore(dir)
+	if got, err := store.List(); len(got) > 0 || err != nil {
+		t.Errorf("before the first: got %v, %v", got, err)
+	}
+	if err := store.Retain(func(string) bool { return false }); err != nil {
+		t.Error(err)
+	}
+	a := &Owner{Namespace: "default", Pod: "train", PodUID: "u", Container: "main", GPUs: []GPU{{UUID: "GPU-1", Claims: []string{"c", "d"}, MemoryLimitMiB: 10, CoresLimitPercent: 20}}}
+	b := &Owner{Pod: "other"}
+	for id, owner := range map[string]*Owner{"a": b, "b": b, "c": b} {
+		if err := store.Put(id, owner); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := store.Put("a", a); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := store.Remove("b"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, content := range map[string]string{"damaged.json": "{", "large.json": strings.Repeat(" ", maxSize+1), ".hidden.json": "{", "note.txt": "x"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := store.List()
+	if diff := cmp.Diff(map[string]*Owner{"a": a, "c": b}, got); diff != "" {
+		t.Error(diff)
+	}
+	if err == nil || !strings.Contains(err.Error(), `container "damaged"`) || !strings.Contains(err.Error(), `container "large": it has 1048577 bytes`) || strings.Contains(err.Error(), "hidden") {
+		t.Errorf("got error %v", err)
+	}
+	if err := store.Retain(func(id string) bool { return id == "a" }); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := store.List(); len(got) != 1 || got["a"] == nil || err != nil {
+		t.Errorf("got %v, %v", got, err)
+	}
+	for _, bad := range []string{"", ".", "..", "../x", ".x", "a/b"} {
+		if store.Put(bad, a) == nil || store.Remove(bad) == nil {
+			t.Errorf("%q is accepted as a container ID", bad)
+		}
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add(`{"namespace":"a","gpus":[{"uuid":"x","claims":null}]}`)
+	f.Fuzz(func(t *testing.T, content string) {
+		path := filepath.Join(t.TempDir(), "x.json")
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		owner, err := read(path)
+		if err == nil && owner == nil {
+			t.Error("neither an owner nor an error")
+		}
+	})
+}
