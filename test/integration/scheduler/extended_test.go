@@ -3,10 +3,15 @@
 package scheduler
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/test/integration/testbed"
 )
 
@@ -60,4 +65,40 @@ func TestExtendedResourceWithPolicy(t *testing.T) {
 	s.CreatePod(testbed.Pod{Name: "fourth", Nodes: []string{pcie}, Extended: map[corev1.ResourceName]string{nvidiaGPU: "3"}, Annotation: "None"})
 	s.WaitBound("fourth")
 	s.WantGPUs(s.ExtendedClaim("fourth"), pcie, "0-2")
+}
+
+// Requests of several containers, of one that runs beside them and of one that runs before them become one demand. While
+// the one that runs before needs four, the three that come after it have three, so one more is taken: five in all.
+func TestExtendedResourceOfSeveralContainers(t *testing.T) {
+	s := bed.Scene(t)
+	s.Occupy(cube, 0)
+	container := func(name, gpus string) corev1.Container {
+		return corev1.Container{Name: name, Image: "none.invalid/simulated:1", Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{nvidiaGPU: resource.MustParse(gpus)},
+		}}
+	}
+	sidecar := container("sidecar", "1")
+	sidecar.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "job"},
+		Spec: corev1.PodSpec{
+			SchedulerName: api.SchedulerName, NodeSelector: map[string]string{corev1.LabelHostname: cube},
+			InitContainers: []corev1.Container{sidecar, container("check", "4")},
+			Containers:     []corev1.Container{container("left", "2"), container("right", "1")},
+		},
+	}
+	if _, err := s.Client.CoreV1().Pods(s.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.WaitBound("job")
+	a := s.Allocation(s.ExtendedClaim("job"))
+	counts := map[string]int{}
+	for request, gpus := range a.ByRequest {
+		counts[request] = gpus.Count()
+	}
+	want := map[string]int{"container-0-request-0": 1, "container-1-request-0": 1, "container-2-request-0": 2, "container-3-request-0": 1}
+	if diff := cmp.Diff(want, counts); diff != "" {
+		t.Errorf("GPUs by request (-want +got):\n%s", diff)
+	}
+	wantBest(t, cube, "0", strings.Trim(a.GPUs.String(), "{}"))
 }

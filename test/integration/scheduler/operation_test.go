@@ -3,6 +3,8 @@
 package scheduler
 
 import (
+	"fmt"
+	"math"
 	"testing"
 
 	"github.com/topodra/topodra/api"
@@ -55,14 +57,22 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// A claim that gets less than the best of the cluster is measured against it.
+// Of two nodes in one tier the fuller one wins; what that costs is measured against the best of the cluster.
 func TestQualityAgainstTheCluster(t *testing.T) {
 	s := bed.Scene(t)
-	s.Occupy(weave, 0, 1, 4, 6) // no NVLink is left
+	s.Occupy(weave, 4, 5, 6, 7)
 	before := s.Metrics(t)
-	s.Place(job("job", 2, nil), weave)
+	s.Place(job("job", 2, nil), weave, pairs)
+	s.WantGPUs("job", weave, "0,2") // 12 links of 25.781 GB/s; the other node has 12 of 26.562
 	after := s.Metrics(t)
-	if count := after.Sum("topodra_quality_ratio_count", `scope="cluster"`) - before.Sum("topodra_quality_ratio_count", `scope="cluster"`); count != 1 {
-		t.Errorf("%v observations, want 1", count)
+	for scope, want := range map[string]float64{"node": 1, "cluster": 25.781 / 26.562} {
+		label := fmt.Sprintf("scope=%q", scope)
+		if count := after.Sum("topodra_quality_ratio_count", label) - before.Sum("topodra_quality_ratio_count", label); count != 1 {
+			t.Errorf("scope %q has %v observations, want 1", scope, count)
+		}
+		got := after.Sum("topodra_quality_ratio_sum", label) - before.Sum("topodra_quality_ratio_sum", label)
+		if math.Abs(got-want) > 0.0001 {
+			t.Errorf("scope %q: quality is %.4f of the best, want %.4f", scope, got, want)
+		}
 	}
 }

@@ -4,6 +4,7 @@ package scheduler
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -132,4 +133,63 @@ func TestGuaranteeForAll(t *testing.T) {
 	s.Place(all("numa", api.LevelNUMA), pairs)
 	s.WantGPUs("numa", pairs, "0-3")
 	s.StillPending("nvlink")
+}
+
+// Drivers of network cards publish more devices than a machine has GPUs. That concerns nobody's GPUs.
+func TestManyDevicesOfAnotherDriver(t *testing.T) {
+	s := bed.Scene(t)
+	s.DeviceClass("plain", plainDriver)
+	var devices []resourceapi.Device
+	for i := range 100 {
+		devices = append(devices, testbed.Device(fmt.Sprintf("vf-%03d", i), testbed.Attributes{api.AttrNUMANode: i % 2}))
+	}
+	s.Publish(plainDriver, weave, devices)
+	s.CreateClaim(other("cards", "plain", 2, ""))
+	s.CreateClaim(job("gpus", 2, testbed.Required(api.LevelNVLink, 0)))
+	s.CreatePod(testbed.Pod{Name: "job", Nodes: []string{weave}, Claims: []string{"cards", "gpus"}})
+	s.WaitBound("job")
+	s.WantGPUs("gpus", weave, "0,2")
+	s.WantDevices("cards", weave, "vf-000", "vf-001") // the allocator's first: there is no plan for so many
+}
+
+// Slices of a node that does not exist harm nobody.
+func TestSlicesOfAMissingNode(t *testing.T) {
+	s := bed.Scene(t)
+	s.DeviceClass("plain", plainDriver)
+	s.Publish(plainDriver, "ghost", plainDevices())
+	s.Submit(other("job", "plain", 2, "Required,level=NUMA"), bare, "ghost")
+	s.WaitPending("job", "0/8 nodes are available")
+	s.AddNode(testbed.Node{Name: "ghost"})
+	s.WaitBound("job")
+	s.WantDevices("job", "ghost", "d0", "d2")
+}
+
+// A class that changes is not remembered as it was.
+func TestClassChanges(t *testing.T) {
+	s := bed.Scene(t)
+	classes := s.Client.ResourceV1().DeviceClasses()
+	expression := func(positions string) []resourceapi.DeviceSelector {
+		return []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: `device.driver == "gpu.topodra.dev" && device.attributes["gpu.topodra.dev"].index in [` + positions + `]`,
+		}}}
+	}
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "half"}, Spec: resourceapi.DeviceClassSpec{Selectors: expression("0,1,2,3")}}
+	class, err := classes.Create(t.Context(), class, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Finally(func(ctx context.Context) error { return classes.Delete(ctx, class.Name, metav1.DeleteOptions{}) })
+	s.Place(other("before", "half", 2, ""), weave)
+	s.WantGPUs("before", weave, "0,2")
+	s.Finish("before")
+	class.Spec.Selectors = expression("3,4,5,6")
+	if _, err := classes.Update(t.Context(), class, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.Retry(func(name string) bool {
+		s.Place(other(name, "half", 4, ""), weave)
+		return s.Allocation(name).GPUs.String() == "{3-6}"
+	})
+	s.Place(other("after", "half", 2, ""), weave)
+	s.WantGPUs("after", weave, "4,5")
 }

@@ -82,9 +82,11 @@ func (s *Scene) Finally(f func(ctx context.Context) error) { s.later = append(s.
 func (s *Scene) removeAll(ctx context.Context) error {
 	now := *metav1.NewDeleteOptions(0)
 	all := metav1.ListOptions{}
+	withPods := *metav1.NewDeleteOptions(0)
+	withPods.PropagationPolicy = new(metav1.DeletePropagationBackground)
 	err := errors.Join(
-		s.Client.AppsV1().ReplicaSets(s.Namespace).DeleteCollection(ctx, now, all),
-		s.Client.BatchV1().Jobs(s.Namespace).DeleteCollection(ctx, now, all),
+		s.Client.AppsV1().ReplicaSets(s.Namespace).DeleteCollection(ctx, withPods, all),
+		s.Client.BatchV1().Jobs(s.Namespace).DeleteCollection(ctx, withPods, all),
 	)
 	if err != nil {
 		return fmt.Errorf("deleting workloads: %w", err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -78,7 +79,12 @@ func (s *Scene) publish(name string, spec resourceapi.ResourceSliceSpec) {
 	if _, err := slices.Create(s.ctx, slice, metav1.CreateOptions{}); err != nil {
 		s.t.Fatalf("publishing slice %q: %v", name, err)
 	}
-	s.Finally(func(ctx context.Context) error { return slices.Delete(ctx, name, metav1.DeleteOptions{}) })
+	s.Finally(func(ctx context.Context) error {
+		if err := slices.Delete(ctx, name, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) { // its node took it along
+			return err
+		}
+		return nil
+	})
 }
 
 // DeviceClass creates a class of all devices of a driver. It disappears with the test.
