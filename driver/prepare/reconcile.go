@@ -153,7 +153,7 @@ func (m *Manager) reconcileRecords(ctx context.Context, document *checkpoint.Doc
 			if claim := state.claims[uid]; claim != nil {
 				record.Consumers = consumers(claim)
 			}
-			if err := m.repair(ctx, uid, record, known); err != nil {
+			if err := errors.Join(m.repair(ctx, uid, record, known), m.checkAgain(ctx, uid, record)); err != nil {
 				errs = append(errs, fmt.Errorf("repairing claim %q: %w", record, err))
 			}
 		}
@@ -180,6 +180,30 @@ func (m *Manager) repair(ctx context.Context, uid types.UID, record *checkpoint.
 		m.options.Events.Claim(record.Namespace, record.Name, uid, EventPrepareFailed, err.Error())
 	}
 	return err
+}
+
+// checkAgain tells people about a share that pods use together which have
+// reserved the claim after it was prepared: the kubelet does not ask about those.
+// With NRI their containers have been refused; without it they run, and nothing
+// but this says so.
+func (m *Manager) checkAgain(ctx context.Context, uid types.UID, record *checkpoint.Claim) error {
+	if !record.Limited() {
+		return nil
+	}
+	containers, err := m.containers(ctx, record)
+	if err != nil {
+		return err
+	}
+	refusal := checkSharing(record, containers)
+	if refusal == nil && record.Delivery == checkpoint.DeliveryCDI {
+		_, refusal = groupsForCDI(record, containers, func(*container) []string { return nil })
+	}
+	if refusal != nil {
+		klog.FromContext(ctx).Info("A prepared claim is used in a way that its limits are not made for",
+			"claim", klog.KRef(record.Namespace, record.Name), "reason", refusal.Reason, "message", refusal.Message)
+		m.options.Events.Claim(record.Namespace, record.Name, uid, string(refusal.Reason), refusal.Message)
+	}
+	return nil
 }
 
 // removeIfGone unprepares a claim that the API server does not know any more

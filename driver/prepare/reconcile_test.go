@@ -278,6 +278,23 @@ func TestRepairFails(t *testing.T) {
 	}
 }
 
+// TestLatecomerIsTold: without NRI, a second pod on a share that is prepared
+// already is noticed by the reconciliation at least.
+func TestLatecomerIsTold(t *testing.T) {
+	t.Parallel()
+	f, a, _ := twoClaims(t)
+	late := ran(podWith("late", "app:main=a"))
+	f.cluster.add(late)
+	a.Status.ReservedFor = append(a.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: "late", UID: late.UID})
+	f.reconcile()
+	if !f.log.has("claim default/a "+string(ReasonSharedByContainers), `pod "late"`) || f.log.has("claim default/b") {
+		t.Errorf("got events %q", f.log.events)
+	}
+	if diff := cmp.Diff(bothThere, f.world()); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestLookup: who may use what.
 func TestLookup(t *testing.T) {
 	t.Parallel()
