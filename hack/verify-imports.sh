@@ -23,8 +23,8 @@ any     \./cmd/scheduler(/.*)?          \./(driver|webhook)(/.*)?               
 any     \./driver(/.*)?                 \./(plugins|webhook)(/.*)?                -                                   the driver meets the plugins only in ResourceSlices
 any     \./cmd/driver(/.*)?             \./(plugins|webhook)(/.*)?                -                                   the driver meets the plugins only in ResourceSlices
 any     \./webhook(/.*)?                \./(plugins|driver)(/.*)?                 -                                   the webhook meets the others only in the API
-any     \./.*                           k8s\.io/kubernetes/.*                     \./(plugins|cmd/scheduler|test|internal/deps)(/.*)?  Kubernetes' own code is no library: only plugins and tests take it
-direct  \./.*                           github\.com/NVIDIA/go-nv(ml|lib)/.*       \./(driver/nvml|internal/deps)(/.*)?  NVML has one home
+any     \./.*                           k8s\.io/kubernetes/.*                     \./(plugins|cmd/scheduler|test)(/.*)?  Kubernetes' own code is no library: only plugins and tests take it
+direct  \./.*                           github\.com/NVIDIA/go-nv(ml|lib)/.*       \./driver/nvml(/.*)?  NVML has one home
 direct  \./.*                           k8s\.io/dynamic-resource-allocation/structured(/.*)?  \./plugins/internal/kube(/.*)?  the allocator's types change with every release: one package touches them
 any     \./.*                           \./test(/.*)?|\./topology/topotest(/.*)?  \./(test|topology/topotest)(/.*)?    programs hold no test code
 RULES
