@@ -16,6 +16,7 @@ import (
 
 	"github.com/topodra/topodra/driver/cdi"
 	"github.com/topodra/topodra/driver/enforce"
+	"github.com/topodra/topodra/driver/enforce/watch"
 	"github.com/topodra/topodra/driver/internal/owners"
 	"github.com/topodra/topodra/driver/nri"
 	"github.com/topodra/topodra/driver/prepare"
@@ -43,6 +44,12 @@ type ClaimsConfig struct {
 
 	// NRISocket of the container runtime; "" does without NRI.
 	NRISocket string
+
+	// Processes tells what processes use of GPUs; nil does not watch whether
+	// containers keep to their limits. OnViolation is what is done when one does
+	// not; "" is OnViolationTell.
+	Processes   watch.Processes
+	OnViolation OnViolation
 
 	// PodUID of the driver's own pod lets the next version of the driver run
 	// beside it during an update; "" does without.
@@ -85,6 +92,9 @@ func (c *ClaimsConfig) validate() error {
 	case c.ReconcilePeriod < 0:
 		return fmt.Errorf("reconcile period %s is negative", c.ReconcilePeriod)
 	}
+	if err := validateOnViolation(c.OnViolation); err != nil {
+		return err
+	}
 	return c.Paths.Validate()
 }
 
@@ -123,6 +133,10 @@ func startClaims(ctx context.Context, config *Config, inventory *inventory, even
 	if c.config.NRISocket != "" {
 		c.runner = nri.NewRunner(nri.NewPlugin(manager, c.config.Enforcer, recorder, owners.NewStore(filepath.Join(c.config.StateDir, ownersDir))), c.config.NRISocket)
 	}
+	watcher, err := newWatcher(config, recorder)
+	if err != nil {
+		return nil, err
+	}
 	c.setup(ctx)
 	first, cancel := context.WithTimeout(ctx, firstReconcileTime)
 	defer cancel()
@@ -130,6 +144,9 @@ func startClaims(ctx context.Context, config *Config, inventory *inventory, even
 	c.group.Go(func() { c.status.Run(ctx) })
 	if c.runner != nil {
 		c.group.Go(func() { c.runner.Run(ctx) })
+	}
+	if watcher != nil {
+		c.group.Go(func() { watcher.Run(ctx) })
 	}
 	c.group.Go(func() { c.loop(ctx, next) })
 	return c, nil

@@ -26,6 +26,7 @@ import (
 	"github.com/topodra/topodra/driver/nri"
 	"github.com/topodra/topodra/driver/nvml"
 	"github.com/topodra/topodra/driver/nvml/nvcdi"
+	"github.com/topodra/topodra/driver/nvml/usage"
 	"github.com/topodra/topodra/driver/publish"
 	"github.com/topodra/topodra/driver/recorded"
 )
@@ -46,6 +47,7 @@ type options struct {
 	cdiHook, hamiCore, nriSocket string
 	podUID                       string
 	reconcilePeriod              time.Duration
+	onViolation                  string
 }
 
 // newOptions returns the defaults.
@@ -62,6 +64,7 @@ func newOptions() *options {
 		cdiHook:           "/usr/bin/nvidia-cdi-hook",
 		nriSocket:         nri.DefaultSocketPath,
 		reconcilePeriod:   driver.DefaultReconcilePeriod,
+		onViolation:       string(driver.OnViolationTell),
 	}
 }
 
@@ -93,6 +96,7 @@ func (o *options) addClaimFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.hamiCore, "hami-core-library", o.hamiCore, "HAMi-core's libvgpu.so, which limits containers with shares of GPUs. Empty refuses shares.")
 	fs.StringVar(&o.nriSocket, "nri-socket", o.nriSocket, "Socket at which the container runtime offers NRI. Empty does without, and refuses what only NRI can express.")
 	fs.StringVar(&o.podUID, "pod-uid", o.podUID, "UID of the driver's own pod, so that the next version can run beside it during an update. Empty does without.")
+	fs.StringVar(&o.onViolation, "on-violation", o.onViolation, "What to do about containers that use more memory of a GPU than they have, by NVML's count: Tell (event and metric) or Evict.")
 	fs.DurationVar(&o.reconcilePeriod, "reconcile-period", o.reconcilePeriod, "Time between two comparisons of what claims have left on the node with what should be there.")
 }
 
@@ -194,7 +198,7 @@ func (o *options) claims(dataDir string) (*driver.ClaimsConfig, error) {
 	}
 	out := &driver.ClaimsConfig{
 		StateDir: stateDir, CDIDir: cdiDir, NRISocket: o.nriSocket, PodUID: types.UID(o.podUID), ReconcilePeriod: o.reconcilePeriod,
-		Base: cdi.Simulated{},
+		Base: cdi.Simulated{}, OnViolation: driver.OnViolation(o.onViolation),
 	}
 	if filepath.Clean(o.hostRoot) != "/" {
 		// What has the same path on both sides is looked for where it is.
@@ -204,6 +208,7 @@ func (o *options) claims(dataDir string) (*driver.ClaimsConfig, error) {
 		if out.Base, err = o.base(); err != nil {
 			return nil, err
 		}
+		out.Processes = usage.New(nvml.Library(o.driverRoot))
 	}
 	if o.hamiCore != "" {
 		program, err := os.Executable()

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/component-base/metrics"
+	"k8s.io/klog/v2"
+
+	"github.com/topodra/topodra/driver/enforce/watch"
+	"github.com/topodra/topodra/driver/internal/owners"
+)
+
+// OnViolation is what is done about a container that uses more memory of a GPU
+// than it has.
+type OnViolation string
+
+const (
+	// OnViolationTell writes an event and counts.
+	OnViolationTell OnViolation = "Tell"
+
+	// OnViolationEvict also evicts the pod, as far as its disruption budget
+	// allows.
+	OnViolationEvict OnViolation = "Evict"
+)
+
+// ReasonLimitExceeded is the reason of the event on the pod.
+const ReasonLimitExceeded = "GPUMemoryLimitExceeded"
+
+// ProcDir is where Linux tells about processes.
+const ProcDir = "/proc"
+
+var violations = metrics.NewCounter(&metrics.CounterOpts{
+	Name: "topodra_driver_limit_violations_total", StabilityLevel: metrics.ALPHA,
+	Help: "Times that a container was found to use more memory of a GPU than it has.",
+})
+
+// podEvents writes events about pods.
+type podEvents interface {
+	Pod(namespace, name string, uid types.UID, reason, message string)
+}
+
+// violationActions implements watch.Actions.
+type violationActions struct {
+	client kubernetes.Interface
+	events podEvents
+	policy OnViolation
+}
+
+// Violated implements watch.Actions.
+func (a *violationActions) Violated(ctx context.Context, violation *watch.Violation) {
+	violations.Inc()
+	owner := violation.Owner
+	klog.FromContext(ctx).Info("A container uses more memory of a GPU than it has", "pod", klog.KRef(owner.Namespace, owner.Pod), "container", owner.Container,
+		"uuid", violation.UUID, "usedMiB", violation.UsedMiB, "limitMiB", violation.LimitMiB)
+	message := violation.String()
+	if a.policy == OnViolationEvict {
+		message += "; the pod is evicted"
+	}
+	a.events.Pod(owner.Namespace, owner.Pod, owner.PodUID, ReasonLimitExceeded, message)
+	if a.policy != OnViolationEvict {
+		return
+	}
+	err := a.client.PolicyV1().Evictions(owner.Namespace).Evict(ctx, &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: owner.Namespace, Name: owner.Pod},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(owner.PodUID))},
+	})
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Evicting a pod failed; it is tried again while the violation lasts", "pod", klog.KRef(owner.Namespace, owner.Pod))
+	}
+}
+
+// newWatcher watches the containers that are remembered in the state directory;
+// nil where there is nobody to ask for processes.
+func newWatcher(config *Config, events podEvents) (*watch.Watcher, error) {
+	c := config.Claims
+	if c.Processes == nil {
+		return nil, nil
+	}
+	return watch.New(watch.Options{
+		Processes: c.Processes, Owners: owners.NewStore(filepath.Join(c.StateDir, ownersDir)), Proc: os.DirFS(ProcDir),
+		Actions: &violationActions{client: config.Client, events: events, policy: c.OnViolation},
+	})
+}
+
+// validateOnViolation reports an unknown policy.
+func validateOnViolation(policy OnViolation) error {
+	switch policy {
+	case "", OnViolationTell, OnViolationEvict:
+		return nil
+	default:
+		return fmt.Errorf("policy %q for violations is unknown; known are %q and %q", policy, OnViolationTell, OnViolationEvict)
+	}
+}
