@@ -206,31 +206,51 @@ const (
 	CriterionPosition Criterion = "equal, higher positions"
 )
 
+// key is one criterion with its value for a set, the smaller the better.
+type key struct {
+	name Criterion
+	cost func(s *Set) int64
+}
+
+// keys are the criteria before the position, for demands that communicate.
+var keys = []key{
+	{CriterionTier, func(s *Set) int64 { return int64(s.Tier) }},
+	{CriterionDeltaV, func(s *Set) int64 { return s.DeltaV }},
+	{CriterionSize, func(s *Set) int64 { return int64(s.GPUs.Count()) }},
+	{CriterionStranded, func(s *Set) int64 { return s.Keys.Stranded }},
+	{CriterionResidual, func(s *Set) int64 { return s.Keys.Residual }},
+	{CriterionPairs, func(s *Set) int64 { return -s.Keys.PairMBps }},
+	{CriterionCut, func(s *Set) int64 { return s.Keys.CutMBps }},
+	{CriterionNUMA, func(s *Set) int64 { return int64(s.Keys.NUMANodes) }},
+	{CriterionLocal, func(s *Set) int64 { return s.Keys.DeltaLocal }},
+	{CriterionRails, func(s *Set) int64 { return int64(s.Keys.Rails) }},
+}
+
+// keysOf returns the criteria in the order in which they are asked.
+func keysOf(communicates bool) []key {
+	if communicates {
+		return keys
+	}
+	out := slices.Clone(keys)
+	out[0], out[1], out[2] = out[1], out[2], out[0] // ΔV, size, tier
+	return out
+}
+
+// Criteria returns all criteria in the order in which they are asked.
+func Criteria(communicates bool) []Criterion {
+	var out []Criterion
+	for _, k := range keysOf(communicates) {
+		out = append(out, k.name)
+	}
+	return append(out, CriterionPosition)
+}
+
 // Decides returns the first criterion on which the two sets of one answer differ:
 // why the loser is ranked below the winner.
 func Decides(winner, loser Set, communicates bool) Criterion {
-	w, l := winner.Keys, loser.Keys
-	order := []struct {
-		name    Criterion
-		differs bool
-	}{
-		{CriterionTier, winner.Tier != loser.Tier},
-		{CriterionDeltaV, winner.DeltaV != loser.DeltaV},
-		{CriterionSize, winner.GPUs.Count() != loser.GPUs.Count()},
-		{CriterionStranded, w.Stranded != l.Stranded},
-		{CriterionResidual, w.Residual != l.Residual},
-		{CriterionPairs, w.PairMBps != l.PairMBps},
-		{CriterionCut, w.CutMBps != l.CutMBps},
-		{CriterionNUMA, w.NUMANodes != l.NUMANodes},
-		{CriterionLocal, w.DeltaLocal != l.DeltaLocal},
-		{CriterionRails, w.Rails != l.Rails},
-	}
-	if !communicates { // ΔV, size, tier
-		order[0], order[1], order[2] = order[1], order[2], order[0]
-	}
-	for _, c := range order {
-		if c.differs {
-			return c.name
+	for _, k := range keysOf(communicates) {
+		if k.cost(&winner) != k.cost(&loser) {
+			return k.name
 		}
 	}
 	return CriterionPosition

@@ -84,6 +84,15 @@ func Make(ctx context.Context, m *topology.Machine, job Job, state State, altern
 	if err := Check(m, job, state); err != nil {
 		return nil, err
 	}
+	result, err := solve(ctx, m, job, state, alternatives)
+	if err != nil {
+		return nil, err
+	}
+	return explain(result), nil
+}
+
+// solve asks the planner.
+func solve(ctx context.Context, m *topology.Machine, job Job, state State, alternatives int) (*placement.Result, error) {
 	class, err := quality.NewClass(m, quality.Options{})
 	if err != nil {
 		return nil, fmt.Errorf("reading the links of machine %q: %w", m.Name, err)
@@ -99,7 +108,7 @@ func Make(ctx context.Context, m *topology.Machine, job Job, state State, altern
 	if len(result.Sets) == 0 {
 		return nil, fmt.Errorf("planning for machine %q: %s", m.Name, result.Reason)
 	}
-	return explain(&result), nil
+	return &result, nil
 }
 
 // inventory describes the machine: free GPUs are idle, the others have nothing left.
