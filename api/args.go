@@ -52,7 +52,8 @@ type TopologyDynamicResourcesArgs struct {
 
 	// PlanBudget limits the time that planning one node may add to Filter.
 	// When it is used up, preferences are dropped for that node; guarantees
-	// are not. 1 ms to 10 s, default 100 ms.
+	// are not. 1 ms to 10 s, default 1 s: it is time on the
+	// clock, of which a busy machine gives little to anybody.
 	PlanBudget *metav1.Duration `json:"planBudget,omitempty"`
 }
 
@@ -139,7 +140,7 @@ type CapacityMapping struct {
 const (
 	DefaultTierPercent   = 10
 	DefaultMaxCandidates = 16
-	DefaultPlanBudget    = 100 * time.Millisecond
+	DefaultPlanBudget    = time.Second
 )
 
 // DefaultScoreWeights ranks nodes by tier first, then by how full they are,

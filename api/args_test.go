@@ -24,7 +24,7 @@ func defaultArgs() *TopologyDynamicResourcesArgs {
 		ScoreWeights:  &ScoreWeights{Quality: 60, Allocated: 30, Remaining: 10},
 		Mix:           []TypicalClaim{{GPUs: 1, Weight: 50}, {GPUs: 2, Weight: 22}, {GPUs: 4, Weight: 20}, {GPUs: 8, Weight: 8}},
 		MaxCandidates: new(int32(16)),
-		PlanBudget:    &metav1.Duration{Duration: 100 * time.Millisecond},
+		PlanBudget:    &metav1.Duration{Duration: time.Second},
 	}
 }
 
