@@ -91,6 +91,16 @@ func TestSinglesGoToFullerNodes(t *testing.T) {
 	s.WantGPUs("share", pcie, "3")
 }
 
+// The rest of a broken pair comes before an untouched GPU of a slower machine.
+func TestBrokenPairBeforeUntouchedNode(t *testing.T) {
+	s := bed.Scene(t)
+	s.Occupy(pairs, 4)
+	for _, name := range []string{"share-1", "share-2", "share-3"} {
+		s.Place(testbed.Claim{Name: name, Requests: testbed.Requests(testbed.GPUs("gpu", 1, testbed.Share("8Gi", 25)))}, cube, pairs, pcie)
+		s.WantGPUs(name, pairs, "5")
+	}
+}
+
 // On a machine whose GPU 2 has lost the fabric, jobs avoid it and singles take it.
 func TestDegradedMachine(t *testing.T) {
 	s := bed.Scene(t)

@@ -212,43 +212,58 @@ func (b *Bed) checkBookings(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listing claims: %w", err)
 	}
-	whole := map[deviceKey]string{}                                           // exclusive holder
-	shared := map[deviceKey]map[resourceapi.QualifiedName]resource.Quantity{} // sum of the shares
+	booked := bookings{whole: map[deviceKey]string{}, shared: map[deviceKey]amounts{}}
 	for i := range claims.Items {
 		claim := &claims.Items[i]
 		if claim.Status.Allocation == nil {
 			continue
 		}
 		for r := range claim.Status.Allocation.Devices.Results {
-			result := &claim.Status.Allocation.Devices.Results[r]
-			if result.AdminAccess != nil && *result.AdminAccess {
-				continue
-			}
-			key := deviceKey{result.Driver, result.Pool, result.Device}
-			if result.ShareID == nil {
-				if other, taken := whole[key]; taken {
-					return fmt.Errorf("device %v belongs to claims %q and %q", key, other, claim.Name)
-				}
-				whole[key] = claim.Name
-				continue
-			}
-			if shared[key] == nil {
-				shared[key] = map[resourceapi.QualifiedName]resource.Quantity{}
-			}
-			for name, amount := range result.ConsumedCapacity {
-				sum := shared[key][name]
-				sum.Add(amount)
-				shared[key][name] = sum
+			if err := booked.add(claim.Name, &claim.Status.Allocation.Devices.Results[r]); err != nil {
+				return err
 			}
 		}
 	}
-	return overbooked(devices, whole, shared)
+	return booked.compare(devices)
 }
 
-// overbooked compares the sums with what the devices have. A device that is gone has nothing to compare with.
-func overbooked(devices map[deviceKey]placedDevice, whole map[deviceKey]string, shared map[deviceKey]map[resourceapi.QualifiedName]resource.Quantity) error {
-	for key, sums := range shared {
-		if holder, taken := whole[key]; taken {
+// amounts are capacities by name.
+type amounts map[resourceapi.QualifiedName]resource.Quantity
+
+// bookings sum up what claims hold.
+type bookings struct {
+	whole  map[deviceKey]string // exclusive holder
+	shared map[deviceKey]amounts
+}
+
+// add enters one result.
+func (b *bookings) add(claim string, result *resourceapi.DeviceRequestAllocationResult) error {
+	if result.AdminAccess != nil && *result.AdminAccess {
+		return nil
+	}
+	key := deviceKey{result.Driver, result.Pool, result.Device}
+	if result.ShareID == nil {
+		if other, taken := b.whole[key]; taken {
+			return fmt.Errorf("device %v belongs to claims %q and %q", key, other, claim)
+		}
+		b.whole[key] = claim
+		return nil
+	}
+	if b.shared[key] == nil {
+		b.shared[key] = amounts{}
+	}
+	for name, amount := range result.ConsumedCapacity {
+		sum := b.shared[key][name]
+		sum.Add(amount)
+		b.shared[key][name] = sum
+	}
+	return nil
+}
+
+// compare returns an error if a device has less than its holders. A device that is gone has nothing to compare with.
+func (b *bookings) compare(devices map[deviceKey]placedDevice) error {
+	for key, sums := range b.shared {
+		if holder, taken := b.whole[key]; taken {
 			return fmt.Errorf("device %v has shares and belongs to claim %q", key, holder)
 		}
 		device, ok := devices[key]

@@ -3,6 +3,7 @@
 package testbed
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -35,7 +36,7 @@ func schedulerConfig(root string, change func(*SchedulerConfig)) (string, error)
 		return "", fmt.Errorf("reading the scheduler configuration: %w", err)
 	}
 	change(config)
-	for _, err := range config.errs {
+	if err := errors.Join(config.errs...); err != nil {
 		return "", fmt.Errorf("changing the scheduler configuration: %w", err)
 	}
 	data, err = yaml.Marshal(config.object)

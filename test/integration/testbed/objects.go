@@ -5,6 +5,7 @@ package testbed
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -63,7 +64,7 @@ func FirstAvailable(name string, alternatives ...resourceapi.DeviceRequest) reso
 
 // Share takes memory, such as "8Gi", and compute in percent of each GPU.
 func Share(memory string, cores int64) RequestOption {
-	return Capacity(map[resourceapi.QualifiedName]string{api.CapacityMemory: memory, api.CapacityCores: fmt.Sprint(cores)})
+	return Capacity(map[resourceapi.QualifiedName]string{api.CapacityMemory: memory, api.CapacityCores: strconv.FormatInt(cores, 10)})
 }
 
 // Capacity takes amounts by name.
@@ -85,7 +86,11 @@ func Select(expression string) RequestOption {
 
 // At accepts only our GPUs at some positions.
 func At(positions ...int) RequestOption {
-	return Select(fmt.Sprintf(`device.attributes[%q].index in [%s]`, api.DriverName, strings.Trim(strings.Join(strings.Fields(fmt.Sprint(positions)), ","), "[]")))
+	numbers := make([]string, len(positions))
+	for i, position := range positions {
+		numbers[i] = strconv.Itoa(position)
+	}
+	return Select(fmt.Sprintf("device.attributes[%q].index in [%s]", api.DriverName, strings.Join(numbers, ", ")))
 }
 
 // Class asks for devices of another class.
