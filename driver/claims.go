@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -111,6 +112,9 @@ type claims struct {
 	runner  *nri.Runner // nil without NRI
 	events  *eventSink
 	group   sync.WaitGroup
+
+	// enforces says that limits could be kept at some time since the start.
+	enforces atomic.Bool
 }
 
 // startClaims prepares for claims, and starts what works in the background until
@@ -171,7 +175,11 @@ func (c *claims) loop(ctx context.Context, next time.Duration) {
 // setup makes sure that limits can be kept, and tells people when they cannot.
 func (c *claims) setup(ctx context.Context) {
 	enforcer := c.config.Enforcer
-	if enforcer == nil || enforcer.Check(ctx) == nil {
+	if enforcer == nil {
+		return
+	}
+	if enforcer.Check(ctx) == nil {
+		c.enforces.Store(true)
 		return
 	}
 	err := errors.New("it cannot be set up")
@@ -182,14 +190,21 @@ func (c *claims) setup(ctx context.Context) {
 		err = enforcer.Check(ctx)
 	}
 	if err == nil {
+		c.enforces.Store(true)
 		klog.FromContext(ctx).Info("Limits of shares can be enforced", "enforcer", enforcer.Name())
 		return
 	}
 	if ctx.Err() == nil {
 		klog.FromContext(ctx).Error(err, "Limits of shares cannot be enforced, so claims with shares are refused", "enforcer", enforcer.Name())
-		c.events.warn(ReasonCannotEnforce, fmt.Sprintf("claims with shares of GPUs are refused on this node: %s: %v", enforcer.Name(), err))
+		c.events.warn(ReasonCannotEnforce, fmt.Sprintf("shares of GPUs cannot be limited on this node, so claims with shares are refused, and GPUs are offered whole if that has been so since the start: %s: %v", enforcer.Name(), err))
 	}
 }
+
+// wholeOnly says that GPUs are to be published for whole claims only: there is
+// something to limit shares with, but it does not work. A taint would keep whole
+// claims away, too. Once limits could be kept, shares stay published, since claims
+// have them: what fails later is refused claim by claim.
+func (c *claims) wholeOnly() bool { return c.config.Enforcer != nil && !c.enforces.Load() }
 
 // reconcile reconciles and returns when to do so again.
 func (c *claims) reconcile(ctx context.Context) time.Duration {

@@ -186,12 +186,45 @@ func TestEnforcerIsSetUpAgain(t *testing.T) {
 	if _, err := started.manager.Prepare(ctx, claim); !errors.Is(err, errNoLibrary) && (err == nil || !strings.Contains(err.Error(), "no library")) {
 		t.Errorf("got error %v", err)
 	}
+	if !started.wholeOnly() {
+		t.Error("shares are offered that nothing limits")
+	}
 	started.setup(ctx)
+	if started.wholeOnly() {
+		t.Error("shares are not offered although they can be limited")
+	}
 	if _, err := started.manager.Prepare(ctx, claim); err != nil {
 		t.Error(err)
 	}
 	if err := started.healthy(); err != nil {
 		t.Errorf("without NRI: %v", err)
+	}
+}
+
+// TestWholeOnly: what is published without limits has no capacity that a share
+// could ask for, and is for one claim at a time.
+func TestWholeOnly(t *testing.T) {
+	t.Parallel()
+	s, r := newScanner(step{snapshot: snapshotOf("a")})
+	whole := true
+	s.wholeOnly = func() bool { return whole }
+	scanTimes(t, s, 1)
+	whole = false
+	scanTimes(t, s, 2)
+	if len(r.published) != 2 {
+		t.Fatalf("published %d times", len(r.published))
+	}
+	for i, want := range []bool{false, true} {
+		device := flatten(&r.published[i])[0]
+		if device.Shareable != want || (len(device.Capacity) > 0) != want {
+			t.Errorf("publication %d: got %+v", i, device)
+		}
+	}
+	if len(r.events) > 0 {
+		t.Errorf("got events %q", r.events)
+	}
+	if (&claims{config: &ClaimsConfig{}}).wholeOnly() {
+		t.Error("a driver that was started without anything to limit with stops offering shares to those who only look")
 	}
 }
 

@@ -49,6 +49,7 @@ func Run(ctx context.Context, config Config) error {
 	inventory := newInventory(config.Source, config.Publish)
 	config.Source = inventory
 	plugin := &plugin{events: events, fatal: cancel}
+	wholeOnly := func() bool { return false }
 	if config.Claims != nil {
 		claims, err := startClaims(ctx, &config, inventory, events)
 		if err != nil {
@@ -57,6 +58,7 @@ func Run(ctx context.Context, config Config) error {
 		defer func() { cancel(nil); claims.wait() }()
 		plugin.claims = claims.manager
 		status.setAlive(claims.healthy)
+		wholeOnly = claims.wholeOnly
 	}
 	helper, err := kubeletplugin.Start(ctx, plugin, helperOptions(&config, node)...)
 	if err != nil {
@@ -64,7 +66,7 @@ func Run(ctx context.Context, config Config) error {
 	}
 	defer helper.Stop()
 
-	scanner := &scanner{config: &config, publisher: helper, published: inventory.setPublished, events: events, status: status}
+	scanner := &scanner{config: &config, publisher: helper, published: inventory.setPublished, wholeOnly: wholeOnly, events: events, status: status}
 	if err := scanner.run(ctx); err != nil {
 		return err
 	}

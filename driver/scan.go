@@ -38,6 +38,7 @@ type scanner struct {
 	config    *Config
 	publisher publisher
 	published func(resources *resourceslice.DriverResources) // hears what is handed to publisher; may be nil
+	wholeOnly func() bool                                    // says that shares cannot be limited now; may be nil
 	events    warner
 	status    *status
 
@@ -109,7 +110,9 @@ func (s *scanner) discover(ctx context.Context) (*publish.Published, error) {
 	if err != nil {
 		return nil, err
 	}
-	published, err := publish.Build(snapshot, s.config.Publish)
+	options := s.config.Publish
+	options.WholeOnly = options.WholeOnly || (s.wholeOnly != nil && s.wholeOnly())
+	published, err := publish.Build(snapshot, options)
 	if err != nil {
 		return nil, err
 	}

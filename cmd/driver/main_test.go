@@ -138,3 +138,47 @@ func TestHangups(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 }
+
+// TestClaims: paths, and what limits shares, follow from the flags.
+func TestClaims(t *testing.T) {
+	t.Parallel()
+	base := []string{"--kubeconfig=" + kubeconfig(t), "--node-name=n", "--machine=m.json", "--plugin-data-dir=/p", "--pod-uid=uid"}
+	opts, err := parse(t, map[string]string{"POD_UID": "other"}, append(base, "--hami-core-library=/lib.so", "--host-root=/host", "--cdi-dir=/cdi")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := opts.config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims := config.Claims
+	if claims.StateDir != "/p" || claims.CDIDir != "/cdi" || claims.PodUID != "uid" || claims.Enforcer.Name() != "hami-core" || claims.NRISocket == "" || claims.OnViolation != "Tell" {
+		t.Errorf("got %+v", claims)
+	}
+	for host, want := range map[string]string{"/usr/lib/x": "/host/usr/lib/x", "/p/hami-core/lib": "/p/hami-core/lib", "/cdi/x": "/cdi/x"} {
+		if got := claims.Paths.Local(host); got != want {
+			t.Errorf("%q is looked for at %q, want %q", host, got, want)
+		}
+	}
+	if opts, err = parse(t, map[string]string{"POD_UID": "from-environment"}, append(base[:4:4], "--state-dir=/s", "--nri-socket=")...); err != nil {
+		t.Fatal(err)
+	}
+	if config, err = opts.config(); err != nil {
+		t.Fatal(err)
+	}
+	if claims := config.Claims; claims.StateDir != "/s" || claims.PodUID != "from-environment" || claims.Enforcer != nil || claims.NRISocket != "" || len(claims.Paths) > 0 {
+		t.Errorf("got %+v", claims)
+	}
+	for flag, want := range map[string]string{
+		"--enforcement=magic": `--enforcement is "magic"`, "--enforcement=nvml-memory-limit": "needs real GPUs", "--on-violation=Shout": `"Shout" for violations is unknown`,
+		"--reconcile-period=-1s": "negative",
+	} {
+		opts, err := parse(t, nil, append(base[:5:5], flag)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := opts.config(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got error %v, want %q", flag, err, want)
+		}
+	}
+}

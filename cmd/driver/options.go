@@ -22,9 +22,12 @@ import (
 	"github.com/topodra/topodra/driver"
 	"github.com/topodra/topodra/driver/cdi"
 	"github.com/topodra/topodra/driver/device"
+	"github.com/topodra/topodra/driver/enforce"
 	"github.com/topodra/topodra/driver/enforce/hamicore"
+	"github.com/topodra/topodra/driver/enforce/nvmllimit"
 	"github.com/topodra/topodra/driver/nri"
 	"github.com/topodra/topodra/driver/nvml"
+	"github.com/topodra/topodra/driver/nvml/memlimit"
 	"github.com/topodra/topodra/driver/nvml/nvcdi"
 	"github.com/topodra/topodra/driver/nvml/usage"
 	"github.com/topodra/topodra/driver/publish"
@@ -47,7 +50,8 @@ type options struct {
 	cdiHook, hamiCore, nriSocket string
 	podUID                       string
 	reconcilePeriod              time.Duration
-	onViolation                  string
+	onViolation, enforcement     string
+	cgroupRoot                   string
 }
 
 // newOptions returns the defaults.
@@ -65,6 +69,8 @@ func newOptions() *options {
 		nriSocket:         nri.DefaultSocketPath,
 		reconcilePeriod:   driver.DefaultReconcilePeriod,
 		onViolation:       string(driver.OnViolationTell),
+		enforcement:       hamicore.Name,
+		cgroupRoot:        "/sys/fs/cgroup",
 	}
 }
 
@@ -96,6 +102,8 @@ func (o *options) addClaimFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.hamiCore, "hami-core-library", o.hamiCore, "HAMi-core's libvgpu.so, which limits containers with shares of GPUs. Empty refuses shares.")
 	fs.StringVar(&o.nriSocket, "nri-socket", o.nriSocket, "Socket at which the container runtime offers NRI. Empty does without, and refuses what only NRI can express.")
 	fs.StringVar(&o.podUID, "pod-uid", o.podUID, "UID of the driver's own pod, so that the next version can run beside it during an update. Empty does without.")
+	fs.StringVar(&o.enforcement, "enforcement", o.enforcement, "What limits containers with shares of GPUs: hami-core, or nvml-memory-limit for the GPU driver's own limit of memory.")
+	fs.StringVar(&o.cgroupRoot, "cgroup-root", o.cgroupRoot, "Where cgroups are mounted, for --enforcement=nvml-memory-limit.")
 	fs.StringVar(&o.onViolation, "on-violation", o.onViolation, "What to do about containers that use more memory of a GPU than they have, by NVML's count: Tell (event and metric) or Evict.")
 	fs.DurationVar(&o.reconcilePeriod, "reconcile-period", o.reconcilePeriod, "Time between two comparisons of what claims have left on the node with what should be there.")
 }
@@ -210,17 +218,34 @@ func (o *options) claims(dataDir string) (*driver.ClaimsConfig, error) {
 		}
 		out.Processes = usage.New(nvml.Library(o.driverRoot))
 	}
-	if o.hamiCore != "" {
+	out.Enforcer, err = o.enforcer(stateDir)
+	return out, err
+}
+
+// enforcer chooses what limits shares; nil is nothing.
+func (o *options) enforcer(stateDir string) (enforce.Enforcer, error) {
+	switch o.enforcement {
+	case hamicore.Name:
+		if o.hamiCore == "" {
+			return nil, nil
+		}
 		program, err := os.Executable()
 		if err != nil {
 			return nil, fmt.Errorf("finding this program to probe preloading with: %w", err)
 		}
-		out.Enforcer, err = hamicore.New(hamicore.Options{Source: o.hamiCore, Root: filepath.Join(stateDir, "hami-core"), Probe: hamicore.Probe(program)})
+		enforcer, err := hamicore.New(hamicore.Options{Source: o.hamiCore, Root: filepath.Join(stateDir, "hami-core"), Probe: hamicore.Probe(program)})
 		if err != nil {
 			return nil, err
 		}
+		return enforcer, nil
+	case nvmllimit.Name:
+		if o.machine != "" {
+			return nil, fmt.Errorf("--enforcement=%s needs real GPUs, but --machine is set", nvmllimit.Name)
+		}
+		return nvmllimit.New(memlimit.New(nvml.Library(o.driverRoot)), o.cgroupRoot), nil
+	default:
+		return nil, fmt.Errorf("--enforcement is %q, known are %q and %q", o.enforcement, hamicore.Name, nvmllimit.Name)
 	}
-	return out, nil
 }
 
 // base finds out what containers need for real GPUs.

@@ -16,9 +16,12 @@ const allCores = 100
 // capacities by name.
 type capacities = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity
 
-// gpuCapacity returns what claims may share of a GPU; nil when it cannot be
-// shared because its memory is not known.
+// gpuCapacity returns what claims may share of a GPU; nil when it is to be taken
+// whole, or cannot be shared because its memory is not known.
 func (b *builder) gpuCapacity(gpu *device.GPU, name string) capacities {
+	if b.options.WholeOnly {
+		return nil
+	}
 	if gpu.Memory <= 0 {
 		b.warn(name, "its memory is not known: publishing it without capacities, for one claim at a time")
 		return nil

@@ -33,6 +33,10 @@ type Options struct {
 	// MaxSharers limits how many claims share a GPU; 0 is no limit.
 	MaxSharers int
 
+	// WholeOnly publishes GPUs without capacities, for one claim at a time: claims
+	// for a part of a GPU then go elsewhere.
+	WholeOnly bool
+
 	// MemoryReserve is kept free on every GPU, on top of what the kernel driver
 	// reserves.
 	MemoryReserve device.Bytes

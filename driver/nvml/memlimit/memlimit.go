@@ -7,8 +7,10 @@
 // process when it calls a function that the loaded library lacks. So every call
 // looks for its symbol first.
 //
-// Concurrency: as NVML itself, safe for concurrent use while the library stays
-// initialised, which is the caller's business.
+// Each call opens the library and closes it: NVML counts, so others are not
+// disturbed, and a driver that was loaded anew is found.
+//
+// Concurrency: as NVML itself, safe for concurrent use.
 //
 // Allowed imports: the standard library, go-nvml.
 package memlimit
@@ -26,7 +28,7 @@ const (
 	symbolGet = "nvmlDeviceGetMemoryLimits_v1"
 )
 
-// Limiter sets limits through an initialised NVML.
+// Limiter sets limits through NVML.
 type Limiter struct{ lib nvml.Interface }
 
 // New returns a Limiter on lib.
@@ -34,38 +36,50 @@ func New(lib nvml.Interface) *Limiter { return &Limiter{lib: lib} }
 
 // Supported looks for the symbols.
 func (l *Limiter) Supported() error {
+	return l.open(func() error { return nil })
+}
+
+// SetMemoryLimit sets the soft and the hard limit of the cgroup on the GPU.
+func (l *Limiter) SetMemoryLimit(uuid, cgroup string, bytes uint64) error {
+	return l.open(func() error {
+		device, err := l.device(uuid)
+		if err != nil {
+			return err
+		}
+		return asError(device.SetMemoryLimits_v1(cgroup, bytes, bytes))
+	})
+}
+
+// MemoryLimit reads the hard limit of the cgroup on the GPU.
+func (l *Limiter) MemoryLimit(uuid, cgroup string) (bytes uint64, err error) {
+	err = l.open(func() error {
+		device, err := l.device(uuid)
+		if err != nil {
+			return err
+		}
+		limits, ret := device.GetMemoryLimits_v1(cgroup)
+		bytes = limits.HardLimit
+		return asError(ret)
+	})
+	return bytes, err
+}
+
+// open opens the library, looks for the symbols, calls act and closes it.
+func (l *Limiter) open(act func() error) (finalErr error) {
+	if err := asError(l.lib.Init()); err != nil {
+		return fmt.Errorf("opening the library: %w", err)
+	}
+	defer func() { finalErr = errors.Join(finalErr, asError(l.lib.Shutdown())) }()
 	for _, symbol := range []string{symbolSet, symbolGet} {
 		if err := l.lib.Extensions().LookupSymbol(symbol); err != nil {
 			return fmt.Errorf("the installed NVML is too old: looking for %q: %w", symbol, err)
 		}
 	}
-	return nil
+	return act()
 }
 
-// SetMemoryLimit sets the soft and the hard limit of the cgroup on the GPU.
-func (l *Limiter) SetMemoryLimit(uuid, cgroup string, bytes uint64) error {
-	device, err := l.device(uuid)
-	if err != nil {
-		return err
-	}
-	return asError(device.SetMemoryLimits_v1(cgroup, bytes, bytes))
-}
-
-// MemoryLimit reads the hard limit of the cgroup on the GPU.
-func (l *Limiter) MemoryLimit(uuid, cgroup string) (uint64, error) {
-	device, err := l.device(uuid)
-	if err != nil {
-		return 0, err
-	}
-	limits, ret := device.GetMemoryLimits_v1(cgroup)
-	return limits.HardLimit, asError(ret)
-}
-
-// device finds the GPU after looking for the symbols.
+// device finds the GPU.
 func (l *Limiter) device(uuid string) (nvml.Device, error) {
-	if err := l.Supported(); err != nil {
-		return nil, err
-	}
 	device, ret := l.lib.DeviceGetHandleByUUID(uuid)
 	if err := asError(ret); err != nil {
 		return nil, fmt.Errorf("finding GPU %q: %w", uuid, err)

@@ -30,6 +30,8 @@ func library(missing string, ret nvml.Return) (*mock.Interface, map[string]uint6
 		},
 	}
 	return &mock.Interface{
+		InitFunc:     func() nvml.Return { return nvml.SUCCESS },
+		ShutdownFunc: func() nvml.Return { return nvml.SUCCESS },
 		ExtensionsFunc: func() nvml.ExtendedInterface {
 			return &mock.ExtendedInterface{LookupSymbolFunc: func(name string) error {
 				if name == missing {
@@ -60,6 +62,9 @@ func TestLimiter(t *testing.T) {
 	if got, err := limiter.MemoryLimit("GPU-1", "/sys/fs/cgroup/a"); got != 5<<20 || err != nil {
 		t.Errorf("got %d, %v", got, err)
 	}
+	if opened, closed := len(lib.InitCalls()), len(lib.ShutdownCalls()); opened != 2 || closed != 2 {
+		t.Errorf("opened %d times, closed %d times", opened, closed)
+	}
 	if err := limiter.SetMemoryLimit("GPU-2", "/", 1); err == nil || !strings.Contains(err.Error(), `finding GPU "GPU-2"`) {
 		t.Errorf("unknown GPU: got error %v", err)
 	}
@@ -88,6 +93,10 @@ func TestNotSupported(t *testing.T) {
 	t.Parallel()
 	lib, _ := library("", nvml.ERROR_NOT_SUPPORTED)
 	if err := New(lib).SetMemoryLimit("GPU-1", "/", 1); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("got error %v", err)
+	}
+	lib.InitFunc = func() nvml.Return { return nvml.ERROR_DRIVER_NOT_LOADED }
+	if err := New(lib).Supported(); !errors.Is(err, nvml.ERROR_DRIVER_NOT_LOADED) || !strings.Contains(err.Error(), "opening the library") {
 		t.Errorf("got error %v", err)
 	}
 	lib, _ = library("", nvml.ERROR_UNKNOWN)
