@@ -67,35 +67,11 @@ func (c *container) overlaps(other *container) bool {
 // order in which the pod starts them, with the devices that each gets. A pod of
 // the same name as a consumer but another UID must not be passed.
 func containersOf(pod *corev1.Pod, claimName string, record *checkpoint.Claim) []container {
-	claimNames := namesOfPodClaims(pod)
-	extended := extendedRequests(pod, claimName)
+	references := podReferences{claimName: claimName, record: record, names: namesOfPodClaims(pod), extended: extendedRequests(pod, claimName)}
 	var out []container
-	visit := func(spec *corev1.Container, kind containerKind, order int) {
+	add := func(spec *corev1.Container, kind containerKind, order int) {
 		c := container{pod: pod.UID, podName: pod.Name, name: spec.Name, kind: kind, order: order}
-		used := make([]bool, len(record.Devices))
-		for _, reference := range spec.Resources.Claims {
-			name, ok := claimNames[reference.Name]
-			if !ok {
-				continue
-			}
-			if !slices.Contains(c.claims, name) {
-				c.claims = append(c.claims, name)
-			}
-			if name == claimName {
-				markRequests(used, record, reference.Request)
-			}
-		}
-		for _, request := range extended[spec.Name] {
-			if !slices.Contains(c.claims, claimName) {
-				c.claims = append(c.claims, claimName)
-			}
-			markRequests(used, record, request)
-		}
-		for i, isUsed := range used {
-			if isUsed {
-				c.positions = append(c.positions, i)
-			}
-		}
+		c.claims, c.positions = references.of(spec)
 		if len(c.positions) > 0 {
 			out = append(out, c)
 		}
@@ -106,12 +82,47 @@ func containersOf(pod *corev1.Pod, claimName string, record *checkpoint.Claim) [
 		if spec.RestartPolicy != nil && *spec.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			kind = kindSidecar
 		}
-		visit(spec, kind, i)
+		add(spec, kind, i)
 	}
 	for i := range pod.Spec.Containers {
-		visit(&pod.Spec.Containers[i], kindApp, 0)
+		add(&pod.Spec.Containers[i], kindApp, 0)
 	}
 	return out
+}
+
+// podReferences resolves what containers of a pod refer to.
+type podReferences struct {
+	claimName string
+	record    *checkpoint.Claim
+	names     map[string]string   // of claims, by their names inside the pod
+	extended  map[string][]string // requests of claimName, by container
+}
+
+// of returns the claims that the container refers to, and the devices that it
+// has of the one claim.
+func (r *podReferences) of(spec *corev1.Container) (claims []string, positions []int) {
+	used := make([]bool, len(r.record.Devices))
+	for _, reference := range spec.Resources.Claims {
+		name, ok := r.names[reference.Name]
+		if !ok {
+			continue
+		}
+		claims = append(claims, name)
+		if name == r.claimName {
+			markRequests(used, r.record, reference.Request)
+		}
+	}
+	for _, request := range r.extended[spec.Name] {
+		claims = append(claims, r.claimName)
+		markRequests(used, r.record, request)
+	}
+	for i, isUsed := range used {
+		if isUsed {
+			positions = append(positions, i)
+		}
+	}
+	slices.Sort(claims)
+	return slices.Compact(claims), positions
 }
 
 // namesOfPodClaims maps names inside the pod to names of ResourceClaims.

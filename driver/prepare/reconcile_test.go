@@ -336,6 +336,11 @@ func TestLookup(t *testing.T) {
 		t.Errorf("got error %v", err)
 	}
 	f.cluster.pods["default/pod-a"].Status.Phase = corev1.PodSucceeded
+	a.UID = "uid-another" // of the same name, which pod-b may use, but it is not what is prepared
+	if _, err := manager.Lookup(t.Context(), podB, []string{name}); err == nil || !strings.Contains(err.Error(), "has not reserved") {
+		t.Errorf("got error %v", err)
+	}
+	a.UID = "uid-a"
 	if _, err := manager.Lookup(t.Context(), podB, []string{name}); err != nil {
 		t.Error(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	_ "os/user" // makes this test binary use libc, without which there is no dynamic linker to test
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -360,6 +361,27 @@ func TestD15D16_AllPathsAreConfigurable(t *testing.T) {
 	for _, variable := range got.Env {
 		if strings.Contains(variable.Value, "/tmp") {
 			t.Errorf("%s points into /tmp: %q", variable.Name, variable.Value)
+		}
+	}
+}
+
+// TestV05_NothingOfTheHost: a container gets read-only files and its own region,
+// and nothing of the host by which it could see others, such as /proc.
+func TestV05_NothingOfTheHost(t *testing.T) {
+	t.Parallel()
+	got, err := edits(&enforce.Container{GPUs: []enforce.GPU{gpu("a", 1, 1)}, RegionDir: "/state/region"}, "/state/lib/1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mount := range got.Mounts {
+		if !mount.ReadOnly && mount.HostPath != "/state/region" {
+			t.Errorf("the container may write to %q", mount.HostPath)
+		}
+		if !strings.HasPrefix(mount.HostPath, "/state/") {
+			t.Errorf("the container gets %q of the host", mount.HostPath)
+		}
+		if !slices.Contains(mount.Options(), "nodev") || !slices.Contains(mount.Options(), "nosuid") {
+			t.Errorf("mount %+v allows devices or set-user-ID programs", mount)
 		}
 	}
 }
