@@ -3,7 +3,10 @@
 package placement_test
 
 import (
+	"context"
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/topodra/topodra/topology"
 	"github.com/topodra/topodra/topology/placement"
@@ -77,5 +80,61 @@ func TestLargeEqualsSmall(t *testing.T) {
 				t.Errorf("shape %d, %d GPUs: %+v, exact %+v", shape, k, got.Sets[0], want.Sets[0])
 			}
 		}
+	}
+}
+
+// countdown is a context that is done after a number of looks at it.
+type countdown struct {
+	context.Context
+	left, looks int
+}
+
+func (c *countdown) Err() error {
+	c.looks++
+	if c.looks > c.left {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestPlanStops: whenever the context is done, the planner stops, also while it
+// ranks, and what it ranked until then is no answer.
+func TestPlanStops(t *testing.T) {
+	t.Parallel()
+	m := topotest.Random(topotest.AnyLinks, 20, 3)
+	m.Switched = false
+	inv := placement.WholeGPUs(classOf(t, m), topology.FullMask(20))
+	for _, mode := range []placement.Mode{placement.Preferred, placement.Required} {
+		d := wholes(4) // 4845 unions
+		d.Policy.Mode = mode
+		p := planner(t, placement.Options{MemoSize: -1})
+		all := &countdown{Context: t.Context(), left: 1 << 30}
+		if _, err := p.Plan(all, inv, d); err != nil {
+			t.Fatal(err)
+		}
+		if all.looks < 4845/32 {
+			t.Errorf("only %d looks at the context for 4845 sets", all.looks)
+		}
+		for left := 0; left < all.looks; left += 1 + all.looks/16 {
+			_, err := p.Plan(&countdown{Context: t.Context(), left: left}, inv, d)
+			if !errors.Is(err, context.Canceled) {
+				t.Fatalf("mode %d, canceled at look %d of %d: error %v", mode, left, all.looks, err)
+			}
+		}
+	}
+}
+
+// TestPlanLargeInTime: 15 of 20 GPUs are as many sets as are ever looked at one by
+// one, each with thousands of possible rings.
+func TestPlanLargeInTime(t *testing.T) {
+	t.Parallel()
+	m := topotest.Random(topotest.AnyLinks, 20, 4)
+	m.Switched = false
+	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Second)
+	defer cancel()
+	inv := placement.WholeGPUs(classOf(t, m), topology.FullMask(20))
+	r, err := planner(t, placement.Options{}).Plan(ctx, inv, wholes(15))
+	if err != nil || r.Exact || r.Feasible != 15_504 {
+		t.Errorf("%d sets, exact %v, error %v", r.Feasible, r.Exact, err)
 	}
 }

@@ -4,6 +4,7 @@ package placement
 
 import (
 	"cmp"
+	"context"
 	"slices"
 
 	"github.com/topodra/topodra/topology"
@@ -12,6 +13,9 @@ import (
 
 // ranking orders the options of one search.
 type ranking struct {
+	ctx    context.Context
+	looked int
+	err    error // of ctx; what was ranked then means nothing
 	pr     *problem
 	v      *valuer
 	s      *stock
@@ -41,16 +45,35 @@ const (
 	stageAll
 )
 
-// rank returns the best sets that satisfy the policy and the best set of all.
-func (pr *problem) rank(v *valuer, s *stock, by []*assigner, options []option) (accepted []Set, best *Set) {
-	r := &ranking{pr: pr, v: v, s: s, by: by, before: v.of(s)}
+// rankEvery is how many options are ranked between two looks at the context. On
+// large machines one can take a millisecond.
+const rankEvery = 32
+
+// stopped looks at the context now and then.
+func (r *ranking) stopped() bool {
+	if r.looked++; r.looked%rankEvery == 0 && r.err == nil {
+		r.err = r.ctx.Err()
+	}
+	return r.err != nil
+}
+
+// rank returns the best sets that satisfy the policy and the best set of all, or
+// the error of the context.
+func (pr *problem) rank(ctx context.Context, v *valuer, s *stock, by []*assigner, options []option) (accepted []Set, best *Set, err error) {
+	r := &ranking{ctx: ctx, pr: pr, v: v, s: s, by: by, before: v.of(s)}
 	if pr.d.Policy.Mode != Required {
 		accepted = r.sets(r.top(options, pr.opts.MaxSets))
+		if r.err != nil {
+			return nil, nil, r.err
+		}
 		first := accepted[0].clone()
-		return accepted, &first
+		return accepted, &first, nil
 	}
 	var good []option
 	for _, o := range options {
+		if r.stopped() {
+			return nil, nil, r.err
+		}
 		if pr.d.Policy.Accepts(r.qualityOf(o)) {
 			good = append(good, o)
 		}
@@ -59,17 +82,23 @@ func (pr *problem) rank(v *valuer, s *stock, by []*assigner, options []option) (
 		accepted = r.sets(r.top(good, pr.opts.MaxSets))
 	}
 	all := r.sets(r.top(options, 1))
-	return accepted, &all[0]
+	if r.err != nil {
+		return nil, nil, r.err
+	}
+	return accepted, &all[0], nil
 }
 
 func (r *ranking) qualityOf(o option) quality.Quality { return r.pr.class.Of(o.union | r.pr.d.Held) }
 
-// top returns the best options in order, at most limit.
+// top returns the best options in order, at most limit; nil when the context is done.
 func (r *ranking) top(options []option, limit int) []*candidate {
 	tiers := r.tiers(options)
 	kept := make([]*candidate, 0, limit+1)
 	spare := &candidate{}
 	for i, o := range options {
+		if r.stopped() {
+			return nil
+		}
 		*spare = candidate{option: o, tier: int(tiers[i])}
 		if len(kept) == limit && r.compare(spare, kept[limit-1]) >= 0 {
 			continue
@@ -97,6 +126,9 @@ func (r *ranking) tiers(options []option) []int32 {
 	}
 	index := map[quality.Quality]int32{}
 	for i, o := range options {
+		if r.stopped() {
+			return ids
+		}
 		q := r.qualityOf(o)
 		id, ok := index[q]
 		if !ok {

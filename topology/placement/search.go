@@ -52,7 +52,10 @@ func (pr *problem) search(ctx context.Context, v *valuer, s *stock) (found, erro
 		if len(options) == 0 {
 			continue
 		}
-		ranked, best := pr.rank(v, s, by, options)
+		ranked, best, err := pr.rank(ctx, v, s, by, options)
+		if err != nil {
+			return out, err
+		}
 		if out.best == nil {
 			out.best, out.feasible = best, len(options)
 		}
@@ -77,10 +80,10 @@ func (pr *problem) addTouched(ctx context.Context, v *valuer, s *stock, by []*as
 	}
 	out.exact = out.exact && exact
 	if len(more) > 0 {
-		out.accepted, _ = pr.rank(v, s, by, append(options, more...))
+		out.accepted, _, err = pr.rank(ctx, v, s, by, append(options, more...))
 		out.feasible += len(more)
 	}
-	return nil
+	return err
 }
 
 // touchedUnions returns the unions of at least the given size that can serve the

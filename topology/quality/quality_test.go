@@ -434,3 +434,23 @@ func TestSameTier(t *testing.T) {
 		}
 	}
 }
+
+// TestSparseSetsOfTwelve: a machine that is too large for tables says of a set what
+// the tables of that set alone say.
+func TestSparseSetsOfTwelve(t *testing.T) {
+	t.Parallel()
+	for shape := range topotest.Shapes {
+		for seed := range uint64(3) {
+			m := topotest.Random(shape, 18, seed)
+			m.Switched = false
+			big := classOf(t, m)
+			for from := range 6 {
+				set := (topology.FullMask(13) &^ 2) << from
+				small := classOf(t, m.Sub(set))
+				if got, want := big.Of(set), small.Of(topology.FullMask(small.N())); got != want {
+					t.Errorf("shape %d, seed %d, %s: %+v, want %+v", shape, seed, set, got, want)
+				}
+			}
+		}
+	}
+}

@@ -3,6 +3,8 @@
 package quality
 
 import (
+	"math/bits"
+	"sort"
 	"sync"
 
 	"github.com/topodra/topodra/topology"
@@ -144,19 +146,16 @@ func minDegree(c *Class, set topology.Mask) int {
 }
 
 // firstLevelOf returns the first level at which the set can be joined in a ring.
-// The last level joins every pair.
+// Every level has the hops of those before it and the last joins every pair, so
+// halving finds it.
 func firstLevelOf(levels []level, set topology.Mask) int {
-	for at, l := range levels[:len(levels)-1] {
-		if joined(l.adjacent, set) {
-			return at
-		}
-	}
-	return len(levels) - 1
+	return sort.Search(len(levels)-1, func(at int) bool { return joined(levels[at].adjacent, set) })
 }
 
 // joined reports whether the graph has a Hamiltonian cycle through the set (a pair:
 // an edge). It is exact up to topology.MaxExactGPUs members; for larger sets a yes
-// is always right, a no may be wrong.
+// is always right, a no may be wrong. The cheap answers come first: thousands of
+// sets are asked about.
 func joined(adjacent []topology.Mask, set topology.Mask) bool {
 	members := set.Positions()
 	k := len(members)
@@ -178,27 +177,59 @@ func joined(adjacent []topology.Mask, set topology.Mask) bool {
 		return false
 	case 2*least >= k: // Dirac's theorem
 		return true
-	case k <= topology.MaxExactGPUs:
-		return cycleThroughAll(local)
-	default:
-		return rotateToCycle(local)
+	case !staysConnected(local):
+		return false
+	case k > topology.MaxExactGPUs:
+		return rotateToCycle(local, k)
+	default: // one start finds most cycles there are
+		return rotateToCycle(local, 1) || cycleThroughAll(local)
 	}
 }
 
-// cycleThroughAll is the bit DP of builder.cycles for a single graph.
+// staysConnected reports whether the graph is connected and stays so without any
+// one of its vertices, as every graph with a Hamiltonian cycle is.
+func staysConnected(adjacent []topology.Mask) bool {
+	all := topology.FullMask(len(adjacent))
+	for without := range adjacent {
+		open := all.Without(without)
+		reached := topology.Mask(0)
+		for front := topology.MaskOf(open.Lowest()); front != 0; {
+			v := front.Lowest()
+			reached = reached.With(v)
+			front = (front | adjacent[v]) & open &^ reached
+		}
+		if reached != open {
+			return false
+		}
+	}
+	return true
+}
+
+// cycleThroughAll is the bit DP of builder.cycles for a single graph of at most
+// topology.MaxExactGPUs vertices: ends[S] are the ends of paths that start at the
+// last vertex and visit all of S, a set of the others.
 func cycleThroughAll(adjacent []topology.Mask) bool {
-	b := &builder{n: len(adjacent), size: 1 << len(adjacent), path: make([]uint16, 1<<len(adjacent))}
-	out := make([]uint8, b.size)
-	out[b.size-1] = unresolved
-	return b.cycles(adjacent, 1, out) == 1
+	last := len(adjacent) - 1
+	ends := make([]uint16, 1<<last)
+	for set := 1; set < len(ends); set++ {
+		for rest := set; rest != 0; rest &= rest - 1 {
+			v := bits.TrailingZeros(uint(rest))
+			before := set &^ (1 << v)
+			if before == 0 && adjacent[last].Has(v) || ends[before]&uint16(adjacent[v]) != 0 {
+				ends[set] |= 1 << v
+			}
+		}
+	}
+	return ends[len(ends)-1]&uint16(adjacent[last]) != 0
 }
 
 // rotateToCycle looks for a Hamiltonian cycle by Pósa's rotations: extend a path
 // as far as it goes, then turn its tail around at a neighbour of the end and go on.
-// Each start gets a fixed number of rotations, so the answer is deterministic.
-func rotateToCycle(adjacent []topology.Mask) bool {
+// The given number of starts get a fixed number of rotations each, so the answer is
+// deterministic.
+func rotateToCycle(adjacent []topology.Mask, starts int) bool {
 	n := len(adjacent)
-	for start := range n {
+	for start := range starts {
 		path := []int{start}
 		used := topology.MaskOf(start)
 		for turn := range 8 * n {
