@@ -7,8 +7,6 @@ package main
 import (
 	"context"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/topodra/topodra/cmd/kubectl-topodra/internal/cli"
 )
@@ -17,9 +15,8 @@ func main() {
 	os.Exit(run())
 }
 
-// run exists so that deferred calls happen before the process exits.
+// run installs no signal handler: nothing is written before a command is done and there is nothing to clean up, so a signal may end the
+// program at once, wherever it waits or computes.
 func run() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	return cli.Main(ctx, os.Args, os.Stdin, os.Stdout, os.Stderr)
+	return cli.Main(context.Background(), os.Args, os.Stdin, os.Stdout, os.Stderr)
 }
