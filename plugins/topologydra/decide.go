@@ -136,7 +136,7 @@ func (p *nodePlanner) think(ctx context.Context, q *question) (d *decision, last
 	for _, pool := range q.node.Pools {
 		p.fabrics.of(ctx, pool) // decoding is not part of the budget
 	}
-	budget, cancel := p.withBudget(ctx, q.demand)
+	budget, cancel := p.withBudget(ctx, q)
 	defer cancel()
 	var refused *decision
 	fallback := fallbackNoDevices
@@ -161,13 +161,17 @@ func (p *nodePlanner) think(ctx context.Context, q *question) (d *decision, last
 	return &decision{fallback: fallback, guaranteed: q.demand.strict(), wanted: q.demand.wanted()}, true, nil
 }
 
-// withBudget limits the time for preferences. Guarantees may take as long as
-// Filter itself.
-func (p *nodePlanner) withBudget(ctx context.Context, d *demand) (context.Context, context.CancelFunc) {
-	if d.guaranteed() {
+// withBudget limits the time for one node. Guarantees may take as long as the
+// allocator itself.
+func (p *nodePlanner) withBudget(ctx context.Context, q *question) (context.Context, context.CancelFunc) {
+	switch {
+	case !q.demand.guaranteed():
+		return context.WithTimeout(ctx, p.budget)
+	case q.oracleTimeout > 0:
+		return context.WithTimeout(ctx, max(p.budget, q.oracleTimeout))
+	default:
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeout(ctx, p.budget)
 }
 
 // cutShort turns an error into a decision, unless the caller gave up.

@@ -92,7 +92,10 @@ func (pl *Plugin) filterArranged(ctx context.Context, state fwk.CycleState, pod 
 			plan.Plans.WithLabelValues(plan.ResultPlanned).Inc()
 		}
 		return status
-	case status.Code() != fwk.UnschedulableAndUnresolvable, d.guaranteed:
+	case status.Code() != fwk.UnschedulableAndUnresolvable:
+		return status
+	case d.guaranteed:
+		plan.Plans.WithLabelValues(plan.ResultRefused).Inc()
 		return status
 	}
 	// The allocator was seen to accept these devices, so another check of the
