@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	oci "github.com/opencontainers/runtime-spec/specs-go"
@@ -232,6 +233,44 @@ func TestDir(t *testing.T) {
 	}
 	if _, err := dir.Read(uid); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got error %v", err)
+	}
+}
+
+// TestRemoveStale: what is old and ours goes, and nothing else.
+func TestRemoveStale(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	spec, _ := simulated(t, nil)
+	if err := dir.Write(uid, spec); err != nil {
+		t.Fatal(err)
+	}
+	ours, err := os.ReadFile(dir.Path(uid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	for name, file := range map[string]struct {
+		content string
+		age     time.Duration
+	}{"spec.1.tmp": {string(ours), time.Hour}, "spec.2.tmp": {string(ours), time.Minute}, "spec.3.tmp": {`{"kind":"nvidia.com/gpu"}`, time.Hour}, "other.tmp": {string(ours), time.Hour}} {
+		path := filepath.Join(dir.path, name)
+		if err := errors.Join(os.WriteFile(path, []byte(file.content), 0o600), os.Chtimes(path, now, now.Add(-file.age))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := dir.RemoveStale(now); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(dir.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, entry := range entries {
+		got = append(got, entry.Name())
+	}
+	if diff := cmp.Diff([]string{filepath.Base(dir.Path(uid)), "other.tmp", "spec.2.tmp", "spec.3.tmp"}, got); diff != "" {
+		t.Error(diff)
 	}
 }
 

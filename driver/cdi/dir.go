@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
@@ -137,6 +138,32 @@ func (d *Dir) List() ([]types.UID, error) {
 	}
 	slices.Sort(out)
 	return out, nil
+}
+
+// staleAfter is when a temporary file of the CDI library cannot be in use any
+// more: writing a spec takes milliseconds.
+const staleAfter = 10 * time.Minute
+
+// RemoveStale removes temporary files that a killed driver has left while the
+// CDI library wrote a spec of ours. Others may write to the directory, too, so
+// only files that are old and say that they are ours go.
+func (d *Dir) RemoveStale(now time.Time) error {
+	paths, err := filepath.Glob(filepath.Join(d.path, "spec.*.tmp"))
+	if err != nil {
+		return fmt.Errorf("looking for old temporary files: %w", err)
+	}
+	var errs []error
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil || now.Sub(info.ModTime()) < staleAfter {
+			continue // It is in use, or has just gone.
+		}
+		content, err := os.ReadFile(path)
+		if err == nil && bytes.Contains(content, []byte(`"kind":"`+Vendor+"/"+Class+`"`)) {
+			errs = append(errs, atomicfile.Remove(path))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // equal compares specs by what they say on disk.

@@ -18,6 +18,7 @@ import (
 	"github.com/topodra/topodra/driver/cdi"
 	"github.com/topodra/topodra/driver/checkpoint"
 	"github.com/topodra/topodra/driver/enforce"
+	"github.com/topodra/topodra/internal/atomicfile"
 )
 
 // Host is every effect that preparing has on the node. Each method is
@@ -53,6 +54,10 @@ type Host interface {
 
 	// RemoveAllRegions removes the regions of all containers.
 	RemoveAllRegions() error
+
+	// RemoveTemps removes what a driver that was killed has left while it wrote.
+	// The caller holds the lock, so nobody writes now.
+	RemoveTemps(now time.Time) error
 }
 
 // node implements Host on a real file system.
@@ -62,6 +67,7 @@ type node struct {
 	paths      cdi.PathMap
 	enforcer   enforce.Enforcer
 	where      layout
+	stateDir   string
 	bootIDPath string
 }
 
@@ -99,6 +105,10 @@ func (n *node) ListClaimRegions() ([]types.UID, error) {
 }
 
 func (n *node) RemoveAllRegions() error { return removeTree(n.where.regions) }
+
+func (n *node) RemoveTemps(now time.Time) error {
+	return errors.Join(atomicfile.RemoveTemps(n.stateDir), n.dir.RemoveStale(now))
+}
 
 // removeTree removes a directory with content that tenants made. os.RemoveAll
 // does not follow links.

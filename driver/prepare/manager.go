@@ -112,7 +112,7 @@ func NewManager(options Options) (*Manager, error) {
 	}
 	where := layout{regions: filepath.Join(options.StateDir, regionsDir), guards: filepath.Join(options.StateDir, guardsDir)}
 	var host Host = &node{Store: checkpoint.NewStore(options.StateDir, options.NodeName), dir: dir, paths: options.Paths,
-		enforcer: options.Enforcer, where: where, bootIDPath: options.BootIDPath}
+		enforcer: options.Enforcer, where: where, stateDir: options.StateDir, bootIDPath: options.BootIDPath}
 	if options.wrapHost != nil {
 		host = options.wrapHost(host)
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/topodra/topodra/driver/checkpoint"
+	"github.com/topodra/topodra/internal/atomicfile"
 )
 
 // twoClaims prepares claims "a" and "b" of two running pods.
@@ -231,6 +232,20 @@ func TestStrays(t *testing.T) {
 		t.Error(diff)
 	}
 	mustStat(t, foreign)
+}
+
+// TestTempsGo: what a killed driver was writing is removed.
+func TestTempsGo(t *testing.T) {
+	t.Parallel()
+	f, _, _ := twoClaims(t)
+	temp := filepath.Join(f.state, atomicfile.TempPrefix+"1")
+	if err := os.WriteFile(temp, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.reconcile()
+	if _, err := os.Stat(temp); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got error %v", err)
+	}
 }
 
 // TestReconcileWithoutServer: nothing is removed on no word.

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -268,6 +269,25 @@ func TestSetupRepairsDamage(t *testing.T) {
 	}
 	if err := enforcer.Check(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestStaleInstallsGo, but not one that may be under way.
+func TestStaleInstallsGo(t *testing.T) {
+	t.Parallel()
+	parent := t.TempDir()
+	now := time.Now()
+	for name, age := range map[string]time.Duration{installTempPrefix + "old": time.Hour, installTempPrefix + "new": time.Minute, "version": time.Hour} {
+		path := filepath.Join(parent, name)
+		if err := errors.Join(os.Mkdir(path, 0o700), os.Chtimes(path, now, now.Add(-age))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	removeStaleInstalls(parent, now)
+	for name, want := range map[string]bool{installTempPrefix + "old": false, installTempPrefix + "new": true, "version": true} {
+		if _, err := os.Stat(filepath.Join(parent, name)); (err == nil) != want {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/topodra/topodra/internal/atomicfile"
 )
@@ -69,6 +70,7 @@ func install(source, root, arch string) (dir string, err error) {
 		preloadName:  []byte(ContainerLibrary + "\n"),
 		overrideName: nil,
 	}
+	removeStaleInstalls(filepath.Dir(dir), time.Now())
 	if verify(dir, files) == nil {
 		return dir, nil
 	}
@@ -79,6 +81,23 @@ func install(source, root, arch string) (dir string, err error) {
 		return "", fmt.Errorf("installing HAMi-core library into %q: %w", dir, err)
 	}
 	return dir, nil
+}
+
+// staleAfter is when an installation cannot be under way any more.
+const staleAfter = 10 * time.Minute
+
+// removeStaleInstalls removes what installations that were killed have left. It
+// is a matter of a few megabytes, so a failure is no reason not to go on.
+func removeStaleInstalls(parent string, now time.Time) {
+	paths, err := filepath.Glob(filepath.Join(parent, installTempPrefix+"*"))
+	if err != nil {
+		return
+	}
+	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil && now.Sub(info.ModTime()) > staleAfter {
+			_ = os.RemoveAll(path)
+		}
+	}
 }
 
 // verify compares a version on the host with what it must be.
