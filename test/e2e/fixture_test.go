@@ -307,6 +307,7 @@ func (f *fixture) pod(name string, init, sidecars, containers []box) *corev1.Pod
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: f.ns},
 		Spec: corev1.PodSpec{
 			SchedulerName: schedulerName, EnableServiceLinks: &no, AutomountServiceAccountToken: &no, TerminationGracePeriodSeconds: &grace,
+			DNSPolicy: corev1.DNSDefault,
 		},
 	}
 	always := corev1.ContainerRestartPolicyAlways
@@ -396,13 +397,17 @@ func (f *fixture) isRunning(name string) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
-	if pod.Status.Phase != corev1.PodRunning || !ready {
+	if !isReady(pod) {
 		return nil, fmt.Errorf("it does not: %s", podState(pod))
 	}
 	return pod, nil
+}
+
+// isReady reports whether all containers of a pod run.
+func isReady(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodRunning && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // delete deletes a pod; it is there for a while.
