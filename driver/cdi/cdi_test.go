@@ -236,7 +236,7 @@ func TestDir(t *testing.T) {
 	}
 }
 
-// TestRemoveStale: what is old and ours goes, and nothing else.
+// TestRemoveStale: what is old and unfinished goes, and nothing else.
 func TestRemoveStale(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -244,17 +244,10 @@ func TestRemoveStale(t *testing.T) {
 	if err := dir.Write(uid, spec); err != nil {
 		t.Fatal(err)
 	}
-	ours, err := os.ReadFile(dir.Path(uid))
-	if err != nil {
-		t.Fatal(err)
-	}
 	now := time.Now()
-	for name, file := range map[string]struct {
-		content string
-		age     time.Duration
-	}{"spec.1.tmp": {string(ours), time.Hour}, "spec.2.tmp": {string(ours), time.Minute}, "spec.3.tmp": {`{"kind":"nvidia.com/gpu"}`, time.Hour}, "other.tmp": {string(ours), time.Hour}} {
+	for name, age := range map[string]time.Duration{stagingPrefix + "old": time.Hour, stagingPrefix + "new": time.Minute, "other": time.Hour} {
 		path := filepath.Join(dir.path, name)
-		if err := errors.Join(os.WriteFile(path, []byte(file.content), 0o600), os.Chtimes(path, now, now.Add(-file.age))); err != nil {
+		if err := errors.Join(os.Mkdir(path, 0o700), os.WriteFile(filepath.Join(path, "spec.1.tmp"), nil, 0o600), os.Chtimes(path, now, now.Add(-age))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -269,9 +262,10 @@ func TestRemoveStale(t *testing.T) {
 	for _, entry := range entries {
 		got = append(got, entry.Name())
 	}
-	if diff := cmp.Diff([]string{filepath.Base(dir.Path(uid)), "other.tmp", "spec.2.tmp", "spec.3.tmp"}, got); diff != "" {
+	if diff := cmp.Diff([]string{stagingPrefix + "new", filepath.Base(dir.Path(uid)), "other"}, got); diff != "" {
 		t.Error(diff)
 	}
+	inject(t, dir, Name(uid, "a", "gpu-0123456789ab", "share-1")) // runtimes are not disturbed
 }
 
 func TestWriteFailsVisibly(t *testing.T) {

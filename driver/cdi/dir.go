@@ -25,6 +25,10 @@ import (
 // strictly and people's editors show it alike.
 const specExt = ".json"
 
+// stagingPrefix starts the names of directories in which specs are written.
+// Runtimes do not look into directories.
+const stagingPrefix = ".topodra-staging-"
+
 // Dir is the directory from which the container runtime reads CDI specs.
 type Dir struct{ path string }
 
@@ -64,30 +68,40 @@ func (d *Dir) Write(claim types.UID, spec *specs.Spec) error {
 	return nil
 }
 
-// write has the CDI library validate and write the spec, and syncs it: the
-// library renames into place, but leaves it to the kernel when data and name
-// reach the disk.
-func (d *Dir) write(claim types.UID, spec *specs.Spec) error {
+// write has the CDI library validate and write the spec in a directory of its
+// own, and renames it into place once it is on the disk. The library would rename
+// it, too, but leaves it to the kernel when data and name are durable, and it
+// reads all specs of a directory before it writes one.
+func (d *Dir) write(claim types.UID, spec *specs.Spec) (finalErr error) {
 	if err := os.MkdirAll(d.path, 0o755); err != nil {
 		return err
 	}
-	cache, err := cdi.NewCache(cdi.WithSpecDirs(d.path), cdi.WithAutoRefresh(false))
+	staging, err := os.MkdirTemp(d.path, stagingPrefix)
+	if err != nil {
+		return err
+	}
+	defer func() { finalErr = errors.Join(finalErr, os.RemoveAll(staging)) }()
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(staging), cdi.WithAutoRefresh(false))
 	if err != nil {
 		return err
 	}
 	path := d.Path(claim)
+	staged := filepath.Join(staging, filepath.Base(path))
 	if err := cache.WriteSpec(spec, filepath.Base(path)); err != nil {
 		return err
 	}
-	// The library's temporary file is private; a runtime that is not root reads.
-	if err := os.Chmod(path, 0o644); err != nil {
+	// The library's file is private; a runtime that is not root reads, too.
+	if err := os.Chmod(staged, 0o644); err != nil {
 		return err
 	}
-	file, err := os.OpenFile(path, os.O_RDONLY, 0)
+	file, err := os.Open(staged)
 	if err != nil {
 		return err
 	}
 	if err := errors.Join(file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(staged, path); err != nil {
 		return err
 	}
 	return atomicfile.SyncDir(d.path)
@@ -140,27 +154,21 @@ func (d *Dir) List() ([]types.UID, error) {
 	return out, nil
 }
 
-// staleAfter is when a temporary file of the CDI library cannot be in use any
-// more: writing a spec takes milliseconds.
+// staleAfter is when a spec cannot be under way any more: writing one takes
+// milliseconds.
 const staleAfter = 10 * time.Minute
 
-// RemoveStale removes temporary files that a killed driver has left while the
-// CDI library wrote a spec of ours. Others may write to the directory, too, so
-// only files that are old and say that they are ours go.
+// RemoveStale removes what a driver that was killed while it wrote a spec has
+// left.
 func (d *Dir) RemoveStale(now time.Time) error {
-	paths, err := filepath.Glob(filepath.Join(d.path, "spec.*.tmp"))
+	paths, err := filepath.Glob(filepath.Join(d.path, stagingPrefix+"*"))
 	if err != nil {
-		return fmt.Errorf("looking for old temporary files: %w", err)
+		return fmt.Errorf("looking for unfinished CDI specs: %w", err)
 	}
 	var errs []error
 	for _, path := range paths {
-		info, err := os.Stat(path)
-		if err != nil || now.Sub(info.ModTime()) < staleAfter {
-			continue // It is in use, or has just gone.
-		}
-		content, err := os.ReadFile(path)
-		if err == nil && bytes.Contains(content, []byte(`"kind":"`+Vendor+"/"+Class+`"`)) {
-			errs = append(errs, atomicfile.Remove(path))
+		if info, err := os.Stat(path); err == nil && now.Sub(info.ModTime()) >= staleAfter {
+			errs = append(errs, os.RemoveAll(path))
 		}
 	}
 	return errors.Join(errs...)

@@ -176,7 +176,7 @@ func (l *log) has(parts ...string) bool {
 
 // fixture is a node with four GPUs of 80 GiB.
 type fixture struct {
-	t         *testing.T
+	t         testing.TB
 	state     string
 	cdiDir    string
 	bootID    string
@@ -200,12 +200,12 @@ func migDevice() Device {
 	return Device{Name: "mig-0123456789ab", UUID: "MIG-0123456789ab", ParentUUID: "GPU-parent", Type: api.DeviceTypeMIG, PCIAddress: "0000:f0:00.0"}
 }
 
-func newFixture(t *testing.T) *fixture {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	return newFixtureWith(t, newHAMiCore(t))
 }
 
-func newFixtureWith(t *testing.T, enforcer enforce.Enforcer) *fixture {
+func newFixtureWith(t testing.TB, enforcer enforce.Enforcer) *fixture {
 	t.Helper()
 	f := &fixture{t: t, state: t.TempDir(), bootID: "boot-1", base: cdi.Simulated{}, enforcer: enforcer,
 		cluster:   &fakeCluster{claims: map[string]*resourceapi.ResourceClaim{}, pods: map[string]*corev1.Pod{}},
@@ -224,7 +224,7 @@ func newFixtureWith(t *testing.T, enforcer enforce.Enforcer) *fixture {
 }
 
 // newHAMiCore returns the real enforcer with a library that is only a header.
-func newHAMiCore(t *testing.T) *hamicore.Enforcer {
+func newHAMiCore(t testing.TB) *hamicore.Enforcer {
 	t.Helper()
 	machine := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
 	header := elf.Header64{Type: uint16(elf.ET_DYN), Machine: uint16(machine), Version: 1, Ehsize: 64, Shentsize: 64}
