@@ -198,3 +198,45 @@ func TestOddClaims(t *testing.T) {
 	// A claim without requests needs nothing.
 	s.Place(testbed.Claim{Name: "empty"}, weave)
 }
+
+// More alternatives than can be planned are left to the allocator for a preference, and refused for a guarantee.
+func TestTooManyAlternatives(t *testing.T) {
+	s := bed.Scene(t)
+	claim := testbed.Claim{Name: "preferred"}
+	for _, list := range []string{"a", "b", "c"} {
+		var alternatives []resourceapi.DeviceRequest
+		for count := range int64(5) {
+			alternatives = append(alternatives, testbed.GPUs(fmt.Sprintf("n%d", 5-count), 5-count))
+		}
+		claim.Requests = append(claim.Requests, testbed.FirstAvailable(list, alternatives...))
+	}
+	s.Place(claim, weave)
+	// Five for the first list and two for the second leave one: that is the first combination that fits.
+	s.WantGPUs("preferred", weave, "0-7")
+	for request, want := range map[string]int{"a/n5": 5, "b/n2": 2, "c/n1": 1} {
+		if got := s.Allocation("preferred").ByRequest[request].Count(); got != want {
+			t.Errorf("request %q got %d GPUs, want %d", request, got, want)
+		}
+	}
+	s.Finish("preferred")
+	claim.Name, claim.Topology = "required", testbed.Required(api.LevelNUMA, 0)
+	s.Submit(claim, weave)
+	s.WaitPending("required", "could not be shown to have the required topology")
+}
+
+// A pod may have many claims; small ones share a GPU.
+func TestManyClaimsInAPod(t *testing.T) {
+	s := bed.Scene(t)
+	pod := testbed.Pod{Name: "job", Nodes: []string{weave}}
+	for i := range 20 {
+		name := fmt.Sprintf("claim-%02d", i)
+		s.CreateClaim(testbed.Claim{Name: name, Requests: testbed.Requests(testbed.GPUs("gpu", 1, testbed.Share("1Gi", 5)))})
+		pod.Claims = append(pod.Claims, name)
+	}
+	s.Occupy(weave, 6)
+	s.CreatePod(pod)
+	s.WaitBound("job")
+	for _, name := range pod.Claims {
+		s.WantGPUs(name, weave, "7") // all of its compute, and the partner of a GPU that is busy
+	}
+}
