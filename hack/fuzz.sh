@@ -18,5 +18,5 @@ while IFS=: read -r file target; do
 	target=${target#func }
 	dir=./$(dirname "$file")
 	echo "fuzzing $target in $dir for $fuzztime"
-	go test -run '^$' -fuzz "^$target\$" -fuzztime "$fuzztime" "$dir"
+	go test -run '^$' -fuzz "^$target\$" -fuzztime "$fuzztime" -fuzzminimizetime 100x "$dir"
 done <<<"$targets"

@@ -95,12 +95,15 @@ func readGPUs(devices []Device, mapping api.DriverMapping) ([]*gpuDevice, error)
 		order[i] = i
 	}
 	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(devices[a].Name, devices[b].Name) })
-	var gpus []*gpuDevice
-	for k, i := range order {
-		device := &devices[i]
-		if k > 0 && devices[order[k-1]].Name == device.Name {
-			return nil, fmt.Errorf("device %q is there twice", device.Name)
+	// Before anything else: two devices of one name have no order.
+	for k := 1; k < len(order); k++ {
+		if name := devices[order[k]].Name; devices[order[k-1]].Name == name {
+			return nil, fmt.Errorf("device %q is there twice", name)
 		}
+	}
+	var gpus []*gpuDevice
+	for _, i := range order {
+		device := &devices[i]
 		gpu, err := readGPU(device, mapping)
 		if err != nil {
 			return nil, fmt.Errorf("device %q: %w", device.Name, err)
