@@ -68,15 +68,22 @@ var architectures = map[string]string{"PASCAL": "P100", "VOLTA": "V100", "HOPPER
 // FindProduct looks for the names of GPU models in a text such as "8x A100 SXM
 // HGX" or "NVIDIA A100-SXM4-80GB". When the text names several models, the
 // slowest rate that is not zero, the most ports and the oldest PCIe generation
-// count, because the text does not say which GPU is which. A text without a model
+// count, because the text does not say which GPU is which. Names of two characters
+// are names of much else, such as the instances "p4" of a cloud: they count in
+// capital letters and where no longer name is found. A text without a model
 // may name an architecture, which stands for its data-centre model. ok is false when
 // nothing is recognised.
 func FindProduct(text string) (p Product, ok bool) {
-	words := strings.FieldsFunc(strings.ToUpper(text), func(r rune) bool {
+	words := strings.FieldsFunc(text, func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r)
 	})
+	var short []Product
 	for i := range words {
 		words[i] = dropCount(words[i])
+		if found, known := products[words[i]]; known && len(words[i]) == 2 {
+			short = append(short, found)
+		}
+		words[i] = strings.ToUpper(words[i])
 	}
 	for i := 0; i < len(words); {
 		found, used := longestProduct(words[i:])
@@ -86,6 +93,11 @@ func FindProduct(text string) (p Product, ok bool) {
 		}
 		i += used
 		p, ok = mergeProduct(p, found, ok), true
+	}
+	if !ok {
+		for _, found := range short {
+			p, ok = mergeProduct(p, found, ok), true
+		}
 	}
 	if ok {
 		return p, true
@@ -99,10 +111,11 @@ func FindProduct(text string) (p Product, ok bool) {
 }
 
 // longestProduct matches up to three words that start the list, joined, so that
-// "RTX PRO 6000" and "RTX 6000 Ada" are found before "RTX 6000".
+// "RTX PRO 6000" and "RTX 6000 Ada" are found before "RTX 6000". Names of two characters are not for it.
 func longestProduct(words []string) (Product, int) {
 	for used := min(3, len(words)); used > 0; used-- {
-		if p, ok := products[strings.Join(words[:used], "")]; ok {
+		name := strings.Join(words[:used], "")
+		if p, ok := products[name]; ok && len(name) > 2 {
 			return p, used
 		}
 	}
@@ -121,14 +134,15 @@ func mergeProduct(a, b Product, haveA bool) Product {
 	return a
 }
 
-// dropCount turns "8XA100" into "A100".
+// dropCount turns "8xA100" and "A100x8" into "A100".
 func dropCount(word string) string {
-	digits := 0
-	for digits < len(word) && word[digits] >= '0' && word[digits] <= '9' {
-		digits++
+	const digits = "0123456789"
+	if rest := strings.TrimLeft(word, digits); rest != word && len(rest) > 1 && strings.ContainsRune("xX", rune(rest[0])) {
+		return rest[1:]
 	}
-	if digits > 0 && digits+1 < len(word) && word[digits] == 'X' {
-		return word[digits+1:]
+	rest := strings.TrimRight(word, digits)
+	if name, counted := strings.CutSuffix(strings.ToUpper(rest), "X"); counted && rest != word && strings.ContainsAny(name, digits) {
+		return rest[:len(name)]
 	}
-	return word
+	return word // such as "RTX4090"
 }

@@ -282,13 +282,20 @@ func TestFindProduct(t *testing.T) {
 		"2x RTX 5090 + 3x RTX 4090":            {Name: "RTX5090", PCIeGen: 4},
 		"one A100 beside two A6000":            {Name: "A100", NVLinkMBps: 14_062, NVLinkPorts: 12, PCIeGen: 4},
 		"NVIDIA L40S":                          {Name: "L40S", PCIeGen: 4},
+		"aws p4 8x A100":                       {Name: "A100", NVLinkMBps: 25_781, NVLinkPorts: 12, PCIeGen: 4},
+		"AWS P4, A100x8":                       {Name: "A100", NVLinkMBps: 25_781, NVLinkPorts: 12, PCIeGen: 4},
+		"8xa100":                               {Name: "A100", NVLinkMBps: 25_781, NVLinkPorts: 12, PCIeGen: 4},
+		"A100Xx2":                              {Name: "A100X", NVLinkMBps: 25_781, NVLinkPorts: 12, PCIeGen: 4},
+		"Tesla P4":                             {Name: "P4", PCIeGen: 3},
+		"8xRTX4090":                            {Name: "RTX4090", PCIeGen: 4},
+		"4xL4":                                 {Name: "L4", PCIeGen: 4},
 		"Grace-Blackwell NVL72 tray":           {Name: "B200", NVLinkMBps: 53_125, NVLinkPorts: 18, PCIeGen: 5},
 	} {
 		if got, ok := topology.FindProduct(text); !ok || got != want {
 			t.Errorf("%q: %+v, %v, want %+v", text, got, ok, want)
 		}
 	}
-	for _, text := range []string{"", "8 GPU PCIe-only dual socket", "IBM AC922", "8x", "p4d.24xlarge"} {
+	for _, text := range []string{"", "8 GPU PCIe-only dual socket", "IBM AC922", "8x", "p4d.24xlarge", "aws p4", "x8", "Xeon L44", "10x10"} {
 		if got, ok := topology.FindProduct(text); ok {
 			t.Errorf("%q: found %+v", text, got)
 		}
