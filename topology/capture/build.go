@@ -19,7 +19,19 @@ type rawMachine struct {
 	links, pcie                  [][]string // pcie is nil when not recorded
 	nics                         []NIC
 	warnings                     []topology.Warning
+	labels                       []string // of rows and columns; nil when they have none
 }
+
+// row names a row or, with another word for what it is, a column.
+func (r *rawMachine) row(what string, i int) string {
+	if r.labels == nil {
+		return what + " " + strconv.Itoa(i)
+	}
+	return what + " " + strconv.Quote(r.labels[i])
+}
+
+// cell names a cell of a matrix.
+func (r *rawMachine) cell(i, j int) string { return r.row("row", i) + ", " + r.row("column", j) }
 
 // link is one parsed cell.
 type link struct {
@@ -34,10 +46,7 @@ const mostPorts = 18
 func (r *rawMachine) build() (*Recorded, error) {
 	n := len(r.gpus)
 	m := topology.New(r.name, n)
-	product, ok := topology.FindProduct(r.hardware)
-	if !ok {
-		product, _ = topology.FindProduct(r.name)
-	}
+	product, _ := topology.FindProduct(r.hardware)
 	for i := range m.GPUs {
 		m.GPUs[i] = topology.GPUInfo{NUMA: topology.NoNUMA, NVLinkMBps: r.linkRate, PCIeGen: product.PCIeGen}
 		if m.GPUs[i].NVLinkMBps == 0 {
@@ -64,19 +73,19 @@ func (r *rawMachine) build() (*Recorded, error) {
 }
 
 func (r *rawMachine) fillLinks(m *topology.Machine) error {
-	cells, err := parseCells("links", r.links)
+	cells, err := r.parseCells("links", r.links)
 	if err != nil {
 		return err
 	}
 	var classes [][]link
 	if r.pcie != nil {
-		if classes, err = parseCells("pcieClass", r.pcie); err != nil {
+		if classes, err = r.parseCells("pcieClass", r.pcie); err != nil {
 			return err
 		}
 		for i := range classes {
 			for j, l := range classes[i] {
 				if !l.known {
-					return fmt.Errorf("pcieClass: row %d, column %d: %s is not a PCIe class", i, j, l)
+					return fmt.Errorf("pcieClass: %s: %s is not a PCIe class", r.cell(i, j), l)
 				}
 			}
 		}
@@ -104,7 +113,7 @@ func (r *rawMachine) worse(i, j int, a, b link, field string) link {
 	}
 	out := link{nvlinks: min(a.nvlinks, b.nvlinks), class: max(a.class, b.class), known: a.known || b.known}
 	r.warnings = append(r.warnings, topology.Warning(fmt.Sprintf(
-		"%s: row %d, column %d says %s, but row %d, column %d says %s: using %s", field, i, j, a, j, i, b, out)))
+		"%s: %s says %s, but %s says %s: using %s", field, r.cell(i, j), a, r.cell(j, i), b, out)))
 	return out
 }
 
@@ -131,17 +140,17 @@ func (r *rawMachine) inferClass(m *topology.Machine, i, j int) topology.PCIe {
 }
 
 // parseCells reads a square matrix of link names.
-func parseCells(field string, rows [][]string) ([][]link, error) {
+func (r *rawMachine) parseCells(field string, rows [][]string) ([][]link, error) {
 	out := make([][]link, len(rows))
 	for i, row := range rows {
 		out[i] = make([]link, len(row))
 		for j, cell := range row {
 			l, err := parseLink(cell)
 			if err == nil && (i == j) != (l.known && l.class == topology.PCIeSelf) {
-				err = fmt.Errorf("%q: only the diagonal is X", cell)
+				err = fmt.Errorf("%s: the diagonal is X and nothing else is", short(cell))
 			}
 			if err != nil {
-				return nil, fmt.Errorf("%s: row %d, column %d: %w", field, i, j, err)
+				return nil, fmt.Errorf("%s: %s: %w", field, r.cell(i, j), err)
 			}
 			out[i][j] = l
 		}
@@ -153,14 +162,14 @@ func parseLink(cell string) (link, error) {
 	cell = strings.TrimSpace(cell)
 	if digits, ok := strings.CutPrefix(cell, "NV"); ok {
 		v, err := strconv.ParseUint(digits, 10, 8)
-		if err != nil || v == 0 || v > topology.MaxLinks {
-			return link{}, fmt.Errorf("%q is not a link: expected NV1 to NV%d", cell, topology.MaxLinks)
+		if err != nil || v == 0 || digits[0] == '0' || v > topology.MaxLinks {
+			return link{}, fmt.Errorf("%s is not a link: expected NV1 to NV%d", short(cell), topology.MaxLinks)
 		}
 		return link{nvlinks: uint8(v)}, nil
 	}
 	class, err := topology.ParsePCIe(cell)
 	if err != nil {
-		return link{}, fmt.Errorf("%q is not a link: expected X, NVn, PIX, PXB, PHB, NODE or SYS", cell)
+		return link{}, fmt.Errorf("%s is not a link: expected X, NVn, PIX, PXB, PHB, NODE or SYS", short(cell))
 	}
 	return link{class: class, known: true}, nil
 }
@@ -171,7 +180,15 @@ func (r *rawMachine) fillNICs(m *topology.Machine) error {
 	for i := range best {
 		best[i] = topology.SYS
 	}
+	seen := map[string]bool{}
 	for _, nic := range r.nics {
+		if err := checkNICName(nic.Name); err != nil {
+			return fmt.Errorf("nics: %w", err)
+		}
+		if seen[nic.Name] {
+			return fmt.Errorf("nics: two are called %q: give each its own name", nic.Name)
+		}
+		seen[nic.Name] = true
 		for j, cell := range nic.ToNIC {
 			if _, err := parseNICCell(cell); err != nil {
 				return fmt.Errorf("nics: row %q, NIC column %d: %w", nic.Name, j, err)
@@ -183,11 +200,28 @@ func (r *rawMachine) fillNICs(m *topology.Machine) error {
 				err = fmt.Errorf("%q: a NIC is not a GPU", cell)
 			}
 			if err != nil {
-				return fmt.Errorf("nics: row %q, column %d: %w", nic.Name, i, err)
+				return fmt.Errorf("nics: row %q, %s: %w", nic.Name, r.row("column", i), err)
 			}
 			if class < best[i] {
 				best[i], m.GPUs[i].NearestNIC = class, nic.Name
 			}
+		}
+	}
+	return nil
+}
+
+// maxNICName is the length of the longest name of a network card; that of the
+// longest text attribute of a device.
+const maxNICName = 64
+
+// checkNICName wants a word of printable ASCII.
+func checkNICName(name string) error {
+	if name == "" || len(name) > maxNICName {
+		return fmt.Errorf("the name %s has %d bytes, expected 1 to %d", short(name), len(name), maxNICName)
+	}
+	for i := range len(name) {
+		if name[i] <= ' ' || name[i] > '~' {
+			return fmt.Errorf("the name %s is not a word of ASCII characters", short(name))
 		}
 	}
 	return nil
@@ -209,32 +243,28 @@ func parseNICCell(cell string) (topology.PCIe, error) {
 	return l.class, nil
 }
 
-// switched applies the rule of the package comment.
+// switched applies the rule of the package comment. Every pair behind a switch shows
+// the links of its end that has fewer, so one GPU that lost a link, or several
+// domains of different width, do not hide it.
 func switched(m *topology.Machine, product topology.Product) bool {
 	ports := product.NVLinkPorts
 	if ports == 0 {
 		ports = mostPorts
 	}
-	var count uint8
-	over := false
 	for i := range m.NVLinks {
 		sum := 0
 		for _, links := range m.NVLinks[i] {
-			if links == 0 {
-				continue
-			}
-			if count == 0 {
-				count = links
-			}
-			if links != count {
-				return false
-			}
 			sum += int(links)
 		}
-		over = over || sum > ports
+		if sum > ports {
+			return true
+		}
 	}
-	return over
+	return false
 }
+
+// maxNUMA bounds node and CPU numbers.
+const maxNUMA = 1<<15 - 1
 
 // firstNUMA returns the first node of a list such as "0,3-9,11-17". On Grace the
 // first node is the CPU's; the others are the memory of the GPUs.
@@ -254,17 +284,17 @@ func firstNUMA(text string) (int, bool) {
 	return int(v), true
 }
 
-// validList reports whether the text is a list of numbers and ranges.
+// validList reports whether the text is a list of numbers up to maxNUMA and ranges.
 func validList(text string) bool {
 	for item := range strings.SplitSeq(text, ",") {
 		first, last, isRange := strings.Cut(item, "-")
 		if !isRange {
 			last = first
 		}
-		for _, s := range []string{first, last} {
-			if _, err := strconv.ParseUint(s, 10, 15); err != nil {
-				return false
-			}
+		from, errFrom := strconv.ParseUint(first, 10, 15)
+		to, errTo := strconv.ParseUint(last, 10, 15)
+		if errFrom != nil || errTo != nil || from > to {
+			return false
 		}
 	}
 	return true

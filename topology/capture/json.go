@@ -4,65 +4,20 @@ package capture
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"math"
-	"strconv"
+	"strings"
 
 	"github.com/topodra/topodra/topology"
 )
 
-// fileJSON is the recorded form on disk.
-type fileJSON struct {
-	Name       string      `json:"name"`
-	Hardware   string      `json:"hardware"`
-	Source     string      `json:"source"`
-	Kind       string      `json:"kind"`
-	GPUs       []gpuJSON   `json:"gpus"`
-	Links      [][]*string `json:"links"`
-	PCIeClass  [][]*string `json:"pcieClass"`
-	NICs       []nicJSON   `json:"nics"`
-	NVLinkGBps float64     `json:"nvlink_gbps_per_link"`
-	NVL72      bool        `json:"nvl72"`
-}
-
-type gpuJSON struct {
-	Index       *int      `json:"index"`
-	NUMA        textOrInt `json:"numa"`
-	CPUAffinity *string   `json:"cpuAffinity"`
-	GPUNUMAID   textOrInt `json:"gpuNumaId"`
-}
-
-type nicJSON struct {
-	Name  string    `json:"name"`
-	ToGPU []*string `json:"toGPU"`
-	ToNIC []*string `json:"toNIC"`
-}
-
-// textOrInt accepts null, a number or a string and keeps the text.
-type textOrInt string
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (t *textOrInt) UnmarshalJSON(data []byte) error {
-	if string(data) == "null" {
-		*t = ""
-		return nil
-	}
-	if data[0] == '"' {
-		var s string
-		if err := json.Unmarshal(data, &s); err != nil {
-			return err
-		}
-		*t = textOrInt(s)
-		return nil
-	}
-	var v int
-	if err := json.Unmarshal(data, &v); err != nil {
-		return fmt.Errorf("%s is not a NUMA node: it must be null, a number or a list in a string", data)
-	}
-	*t = textOrInt(strconv.Itoa(v))
-	return nil
-}
+// Limits of what a recording may say.
+const (
+	// MaxNICs is how many network cards a recording may have.
+	MaxNICs = 256
+	// maxName is the length of the longest name in bytes; that of the longest DNS name.
+	maxName = 253
+)
 
 // ParseJSON reads the recorded JSON form.
 func ParseJSON(data []byte, name string) (*Recorded, error) {
@@ -74,124 +29,246 @@ func ParseJSON(data []byte, name string) (*Recorded, error) {
 }
 
 func parseJSON(data []byte, name string) (*Recorded, error) {
-	if err := checkSize(data); err != nil {
+	if err := checkInput(data); err != nil {
 		return nil, err
 	}
-	data = bytes.TrimPrefix(data, []byte("\ufeff"))
-	var f fileJSON
-	if err := json.Unmarshal(data, &f); err != nil {
-		return nil, fmt.Errorf("decoding JSON: %w", err)
+	doc, err := document(bytes.TrimPrefix(data, []byte(byteOrderMark)))
+	if err != nil {
+		return nil, err
 	}
-	raw, err := f.raw(name)
+	raw, err := machineJSON(doc, name)
 	if err != nil {
 		return nil, err
 	}
 	return raw.build()
 }
 
-// raw checks shapes and turns the file into the form both readers share.
-func (f *fileJSON) raw(name string) (*rawMachine, error) {
-	n := len(f.GPUs)
-	if n == 0 || n > topology.MaxGPUs {
-		return nil, fmt.Errorf("gpus: %d entries, expected 1 to %d", n, topology.MaxGPUs)
-	}
-	if f.Name != "" {
-		name = f.Name
-	}
-	raw := &rawMachine{
-		name: name, hardware: f.Hardware, source: f.Source, kind: f.Kind, nvl72: f.NVL72,
-		gpus: make([]RecordedGPU, n),
-	}
-	if f.NVLinkGBps != 0 {
-		if !(f.NVLinkGBps > 0) || f.NVLinkGBps*1000 > float64(topology.MaxWeightMBps) {
-			return nil, fmt.Errorf("nvlink_gbps_per_link: %v is not a positive rate in GB/s", f.NVLinkGBps)
-		}
-		raw.linkRate = topology.MBps(math.Round(f.NVLinkGBps * 1000))
-	}
-	for i, g := range f.GPUs {
-		if g.Index != nil && *g.Index != i {
-			return nil, fmt.Errorf("gpus: entry %d has index %d: entries must be in the order of the matrix", i, *g.Index)
-		}
-		rec, err := g.recorded(i)
-		if err != nil {
-			return nil, err
-		}
-		raw.gpus[i] = rec
-	}
-	var err error
-	if raw.links, err = matrixJSON("links", f.Links, n); err != nil {
+// machineJSON checks shapes and turns the document into the form both readers share.
+func machineJSON(doc value, name string) (*rawMachine, error) {
+	fields, err := doc.object("gpus", "links", "pcieClass", "nics", "name", "hardware", "source", "kind", "nvlink_gbps_per_link", "nvl72")
+	if err != nil {
 		return nil, err
 	}
-	if f.PCIeClass != nil {
-		if raw.pcie, err = matrixJSON("pcieClass", f.PCIeClass, n); err != nil {
+	raw := &rawMachine{}
+	for _, field := range []struct {
+		key string
+		to  *string
+	}{{"name", &raw.name}, {"hardware", &raw.hardware}, {"source", &raw.source}, {"kind", &raw.kind}} {
+		if *field.to, err = fields[field.key].text(""); err != nil {
 			return nil, err
 		}
 	}
-	raw.nics, err = nicsJSON(f.NICs, n)
+	if len(raw.name) > maxName {
+		return nil, fmt.Errorf("name: %d bytes, the limit is %d", len(raw.name), maxName)
+	}
+	if raw.name == "" {
+		raw.name = name
+	}
+	if raw.nvl72, err = fields["nvl72"].flag(); err != nil {
+		return nil, err
+	}
+	if raw.linkRate, err = rateJSON(fields["nvlink_gbps_per_link"]); err != nil {
+		return nil, err
+	}
+	if raw.gpus, err = gpusJSON(fields["gpus"]); err != nil {
+		return nil, err
+	}
+	n := len(raw.gpus)
+	if raw.links, err = matrixJSON("links", fields["links"], n); err != nil {
+		return nil, err
+	}
+	if pcie := fields["pcieClass"]; !pcie.null() {
+		if raw.pcie, err = matrixJSON("pcieClass", pcie, n); err != nil {
+			return nil, err
+		}
+	}
+	raw.nics, err = nicsJSON(fields["nics"], n)
 	return raw, err
 }
 
-func (g *gpuJSON) recorded(i int) (RecordedGPU, error) {
-	rec := RecordedGPU{Index: i, NUMAText: string(g.NUMA), GPUNUMAID: topology.NoNUMA}
-	if g.CPUAffinity != nil {
-		rec.CPUAffinity = *g.CPUAffinity
+// rateJSON reads the rate of one NVLink; 0 when it is not recorded.
+func rateJSON(v value) (topology.MBps, error) {
+	if v.null() {
+		return 0, nil
 	}
-	if g.GPUNUMAID != "" {
-		id, ok := firstNUMA(string(g.GPUNUMAID))
-		if !ok {
-			return rec, fmt.Errorf("gpus: entry %d: gpuNumaId %q is not a NUMA node", i, g.GPUNUMAID)
+	gbps, err := v.number()
+	if err != nil {
+		return 0, err
+	}
+	const limit = topology.MaxWeightMBps / topology.MaxLinks
+	mbps := math.Round(gbps * 1000)
+	if gbps == 0 {
+		return 0, nil
+	}
+	if !(mbps >= 1 && mbps <= float64(limit)) {
+		return 0, v.failf("%v is out of range: it must be 0.001 to %d GB/s, or 0 where it is not known", gbps, limit/1000)
+	}
+	return topology.MBps(mbps), nil
+}
+
+func gpusJSON(v value) ([]RecordedGPU, error) {
+	entries, err := v.list(": entry")
+	if err != nil {
+		return nil, err
+	}
+	n := len(entries)
+	if n == 0 || n > topology.MaxGPUs {
+		return nil, fmt.Errorf("gpus: %d entries, expected 1 to %d", n, topology.MaxGPUs)
+	}
+	out := make([]RecordedGPU, n)
+	for i, entry := range entries {
+		if out[i], err = gpuJSON(entry, i); err != nil {
+			return nil, err
 		}
-		rec.GPUNUMAID = id
 	}
-	if _, ok := firstNUMA(rec.NUMAText); rec.NUMAText != "" && !ok {
-		return rec, fmt.Errorf("gpus: entry %d: numa %q is neither a node nor a list of nodes", i, rec.NUMAText)
+	return out, nil
+}
+
+func gpuJSON(entry value, i int) (RecordedGPU, error) {
+	rec := RecordedGPU{Index: i, GPUNUMAID: topology.NoNUMA}
+	fields, err := entry.object("index", "numa", "cpuAffinity", "gpuNumaId")
+	if err != nil {
+		return rec, err
+	}
+	if index := fields["index"]; !index.null() {
+		at, err := index.number()
+		if err != nil {
+			return rec, err
+		}
+		if at != float64(i) {
+			return rec, fmt.Errorf("%s has index %v: entries must be in the order of the matrix, from 0", entry.at, at)
+		}
+	}
+	if rec.CPUAffinity, err = fields["cpuAffinity"].text(`such as "0-31,64-95"`); err != nil {
+		return rec, err
+	}
+	if rec.CPUAffinity == "N/A" { // as nvidia-smi prints it
+		rec.CPUAffinity = ""
+	}
+	if rec.CPUAffinity != "" && !validList(rec.CPUAffinity) {
+		return rec, entry.failf("cpuAffinity %s is not a list of CPUs such as \"0-31,64-95\"", short(rec.CPUAffinity))
+	}
+	if rec.NUMAText, err = numaJSON(entry, "numa", fields["numa"]); err != nil {
+		return rec, err
+	}
+	id, err := numaJSON(entry, "gpuNumaId", fields["gpuNumaId"])
+	if err != nil {
+		return rec, err
+	}
+	if id != "" {
+		rec.GPUNUMAID, _ = firstNUMA(id)
 	}
 	return rec, nil
 }
 
-func matrixJSON(field string, rows [][]*string, n int) ([][]string, error) {
+// numaJSON reads a node or a list of nodes; "" when it is not known.
+func numaJSON(entry value, key string, v value) (string, error) {
+	if v.null() {
+		return "", nil
+	}
+	text := string(v.raw)
+	if v.raw[0] == '"' {
+		var err error
+		if text, err = v.text(""); err != nil || text == "" {
+			return "", err
+		}
+	}
+	if _, ok := firstNUMA(text); !ok {
+		return "", entry.failf("%s %s is not a NUMA node: it must be null, a number or a list in a string, all 0 to %d",
+			key, short(text), maxNUMA)
+	}
+	return strings.TrimSpace(text), nil
+}
+
+func matrixJSON(field string, v value, n int) ([][]string, error) {
+	rows, err := v.list(": row")
+	if err != nil {
+		return nil, err
+	}
 	if len(rows) != n {
 		return nil, fmt.Errorf("%s: %d rows for %d GPUs", field, len(rows), n)
 	}
 	out := make([][]string, n)
 	for i, row := range rows {
-		if len(row) != n {
-			return nil, fmt.Errorf("%s: row %d has %d columns for %d GPUs", field, i, len(row), n)
+		cells, err := row.list(", column")
+		if err != nil {
+			return nil, err
+		}
+		if len(cells) != n {
+			return nil, fmt.Errorf("%s: row %d has %d columns for %d GPUs", field, i, len(cells), n)
 		}
 		out[i] = make([]string, n)
-		for j, cell := range row {
-			if cell == nil {
-				return nil, fmt.Errorf("%s: row %d, column %d: null is not a link", field, i, j)
+		for j, cell := range cells {
+			if cell.null() {
+				return nil, cell.failf("null is not a link")
 			}
-			out[i][j] = *cell
+			if out[i][j], err = cell.text(`such as "NV4" or "SYS"`); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return out, nil
 }
 
-func nicsJSON(nics []nicJSON, n int) ([]NIC, error) {
+func nicsJSON(v value, n int) ([]NIC, error) {
+	entries, err := v.list(": entry")
+	if err != nil {
+		return nil, err
+	}
+	if len(entries) > MaxNICs {
+		return nil, fmt.Errorf("nics: %d entries, the limit is %d", len(entries), MaxNICs)
+	}
 	var out []NIC
-	for i, nic := range nics {
-		if nic.Name == "" {
-			return nil, fmt.Errorf("nics: entry %d has no name", i)
+	for _, entry := range entries {
+		nic, err := nicJSON(entry, n, len(entries))
+		if err != nil {
+			return nil, err
 		}
-		if len(nic.ToGPU) != n {
-			return nil, fmt.Errorf("nics: %q has %d columns in toGPU for %d GPUs", nic.Name, len(nic.ToGPU), n)
-		}
-		if len(nic.ToNIC) > len(nics) {
-			return nil, fmt.Errorf("nics: %q has %d columns in toNIC for %d NICs", nic.Name, len(nic.ToNIC), len(nics))
-		}
-		out = append(out, NIC{Name: nic.Name, ToGPU: deref(nic.ToGPU), ToNIC: deref(nic.ToNIC)})
+		out = append(out, nic)
 	}
 	return out, nil
 }
 
-func deref(in []*string) []string {
-	out := make([]string, len(in))
-	for i, s := range in {
-		if s != nil {
-			out[i] = *s
+func nicJSON(entry value, gpus, nics int) (NIC, error) {
+	fields, err := entry.object("name", "toGPU", "toNIC")
+	if err != nil {
+		return NIC{}, err
+	}
+	name, err := fields["name"].text("")
+	if err != nil {
+		return NIC{}, err
+	}
+	if name == "" {
+		return NIC{}, fmt.Errorf("%s has no name", entry.at)
+	}
+	nic := NIC{Name: name}
+	if nic.ToGPU, err = cellsJSON(fields["toGPU"]); err != nil {
+		return nic, err
+	}
+	if nic.ToNIC, err = cellsJSON(fields["toNIC"]); err != nil {
+		return nic, err
+	}
+	if len(nic.ToGPU) != gpus {
+		return nic, fmt.Errorf("nics: %s has %d columns in toGPU for %d GPUs", short(name), len(nic.ToGPU), gpus)
+	}
+	if len(nic.ToNIC) > nics {
+		return nic, fmt.Errorf("nics: %s has %d columns in toNIC for %d NICs", short(name), len(nic.ToNIC), nics)
+	}
+	return nic, nil
+}
+
+// cellsJSON reads cells of a network card, of which those that were not recorded are
+// null.
+func cellsJSON(v value) ([]string, error) {
+	cells, err := v.list(", column")
+	if err != nil {
+		return nil, err
+	}
+	out := make([]string, len(cells))
+	for i, cell := range cells {
+		if out[i], err = cell.text(`such as "PIX", or null`); err != nil {
+			return nil, err
 		}
 	}
-	return out
+	return out, nil
 }

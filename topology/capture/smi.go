@@ -3,9 +3,11 @@
 package capture
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,7 +18,9 @@ import (
 const smiKind = "nvidia-smi topo -m"
 
 var (
-	ansiEscape = regexp.MustCompile(`\x1b\[[0-9;]*[A-Za-z]`)
+	// CSI, OSC (titles, links) up to BEL or ST, and other escapes.
+	ansiEscape = regexp.MustCompile(`\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~])`)
+	quoteMark  = regexp.MustCompile(`^[ \t]*(?:>[ \t]?)+`)
 	gpuLabel   = regexp.MustCompile(`^GPU([0-9]{1,4})$`)
 	nicLabel   = regexp.MustCompile(`^[A-Za-z][A-Za-z_.-]*[0-9][A-Za-z0-9_.-]*$`)
 	cutLabel   = regexp.MustCompile(`^[A-Za-z][A-Za-z_.-]*$`)
@@ -32,10 +36,18 @@ const (
 	tailGPUNUMA
 )
 
+// headings are the words over the columns behind the links.
+var headings = [][]string{tailCPU: {"CPU", "Affinity"}, tailNUMA: {"NUMA", "Affinity"}, tailGPUNUMA: {"GPU", "NUMA", "ID"}}
+
+// String returns the heading.
+func (k tail) String() string { return strings.Join(headings[k], " ") }
+
 // smiTable is the text taken apart.
 type smiTable struct {
-	columns []string // labels of the link columns
-	tails   []tail   // the columns behind them
+	columns []string       // labels of the link columns
+	at      map[string]int // where each label is in columns
+	tails   []tail         // the columns behind them
+	cut     bool           // the header ends in the middle of a heading
 	rows    map[string][]string
 	legend  map[string]string // label of a network card to its name
 	ended   bool              // the legend has begun
@@ -55,7 +67,7 @@ func ParseSMI(data []byte, name string) (*Recorded, error) {
 }
 
 func parseSMI(data []byte, name string) (*Recorded, error) {
-	if err := checkSize(data); err != nil {
+	if err := checkInput(data); err != nil {
 		return nil, err
 	}
 	table, err := splitSMI(string(data))
@@ -69,19 +81,26 @@ func parseSMI(data []byte, name string) (*Recorded, error) {
 	return raw.build()
 }
 
+// cleanText leaves plain lines that end in newlines.
+var cleanText = strings.NewReplacer(byteOrderMark, "", "\r\n", "\n", "\r", "\n")
+
 func splitSMI(text string) (*smiTable, error) {
 	t := &smiTable{rows: map[string][]string{}, legend: map[string]string{}}
-	for line := range strings.Lines(ansiEscape.ReplaceAllString(text, "")) {
+	number := 0
+	for line := range strings.Lines(cleanText.Replace(ansiEscape.ReplaceAllString(text, ""))) {
+		number++
+		line = quoteMark.ReplaceAllString(strings.TrimSuffix(line, "\n"), "")
 		fields := strings.Fields(line)
 		if len(fields) == 0 {
 			continue
 		}
-		if err := t.readLine(strings.TrimSpace(line), fields); err != nil {
-			return nil, err
+		if err := t.readLine(line, fields); err != nil {
+			return nil, fmt.Errorf("line %d: %w", number, err)
 		}
 	}
 	if t.columns == nil {
-		return nil, errors.New(`found no header line, which starts with "GPU0"`)
+		return nil, errors.New(`found no header line, which starts with "GPU0", and no recorded machine, which starts with "{": ` +
+			`pass on all that nvidia-smi topo -m prints`)
 	}
 	return t, nil
 }
@@ -93,7 +112,10 @@ func (t *smiTable) readLine(line string, fields []string) error {
 		}
 		return nil // text above the table
 	}
-	if m := nicLegend.FindStringSubmatch(line); m != nil {
+	if t.startsAgain(fields) {
+		return errors.New("a second table starts here: pass on the table of one machine")
+	}
+	if m := nicLegend.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
 		t.legend[m[1]] = m[2]
 		return nil
 	}
@@ -101,14 +123,29 @@ func (t *smiTable) readLine(line string, fields []string) error {
 	if t.ended {
 		return nil
 	}
-	return t.readRow(fields)
+	if _, words := tailAt(fields); words > 0 && len(t.rows) == 0 && len(t.tails) == 0 {
+		return t.readHeader(fields) // a terminal broke the header in front of the headings
+	}
+	return t.readRow(line, fields)
+}
+
+// startsAgain recognises the header of another table.
+func (t *smiTable) startsAgain(fields []string) bool {
+	if !isHeader(fields) {
+		return false
+	}
+	if len(fields) == 1 || len(t.columns) == 1 {
+		_, words := tailAt(append(fields[1:], ""))
+		return len(t.rows) > 0 && words > 0
+	}
+	return gpuLabel.MatchString(fields[1]) || fields[1] == t.columns[1]
 }
 
 // isHeader tells the header, which goes on with another label, from the row of a
 // GPU, which goes on with a link, and from sentences.
 func isHeader(fields []string) bool {
 	if !gpuLabel.MatchString(fields[0]) {
-		return false
+		return isHeaderOfNICs(fields)
 	}
 	if len(fields) == 1 {
 		return true
@@ -116,95 +153,173 @@ func isHeader(fields []string) bool {
 	if _, words := tailAt(fields[1:]); words > 0 {
 		return true
 	}
-	_, err := parseLink(fields[1])
-	return err != nil && nicLabel.MatchString(fields[1])
+	return !isLink(fields[1]) && nicLabel.MatchString(fields[1])
+}
+
+// isHeaderOfNICs recognises a header in which network cards come first: labels
+// only, one of a GPU among them.
+func isHeaderOfNICs(fields []string) bool {
+	gpus := 0
+	for i, label := range fields {
+		if _, words := tailAt(fields[i:]); words > 0 {
+			break
+		}
+		if !nicLabel.MatchString(label) || isLink(label) {
+			return false
+		}
+		if gpuLabel.MatchString(label) {
+			gpus++
+		}
+	}
+	return gpus > 0
+}
+
+func isLink(cell string) bool {
+	_, err := parseLink(cell)
+	return err == nil
 }
 
 // readHeader tells link columns, which are single words, from the phrases behind
 // them: "CPU Affinity", "NUMA Affinity", "GPU NUMA ID".
 func (t *smiTable) readHeader(fields []string) error {
-	seen := map[string]bool{}
+	if t.at == nil {
+		t.at = map[string]int{}
+	}
 	for i := 0; i < len(fields); {
 		kind, used := tailAt(fields[i:])
+		if used == 0 && i == len(fields)-1 {
+			kind, used = t.cutTail(fields[i])
+		}
 		if used > 0 {
 			t.tails = append(t.tails, kind)
+			t.cut = strings.Join(fields[i:i+used], " ") != kind.String()
 			i += used
 			continue
 		}
 		label := fields[i]
+		_, twice := t.at[label]
 		switch {
 		case len(t.tails) > 0:
-			return fmt.Errorf("header: link column %q behind the affinity columns", label)
-		case seen[label]:
-			return fmt.Errorf("header: column %q appears twice", label)
+			return fmt.Errorf("header: link column %s behind the affinity columns", short(label))
+		case twice:
+			return fmt.Errorf("header: column %s appears twice", short(label))
 		case !nicLabel.MatchString(label) && (i < len(fields)-1 || !cutLabel.MatchString(label)):
-			return fmt.Errorf("header: %q, column %d, is not the name of a GPU or network card", label, i)
+			return fmt.Errorf("header: %s, column %d, is not the name of a GPU or network card", short(label), i)
+		case len(t.columns) >= topology.MaxGPUs+MaxNICs:
+			return fmt.Errorf("header: more than %d columns", topology.MaxGPUs+MaxNICs)
 		}
-		seen[label] = true
+		t.at[label] = len(t.columns)
 		t.columns = append(t.columns, label)
 		i++
 	}
 	return nil
 }
 
-// tailAt recognises a heading behind the links, also one that is cut off.
-func tailAt(fields []string) (kind tail, words int) {
-	second := ""
-	if len(fields) > 1 {
-		second = fields[1]
-	}
-	switch {
-	case fields[0] == "CPU" && strings.HasPrefix("Affinity", second):
-		return tailCPU, min(2, len(fields))
-	case fields[0] == "NUMA" && strings.HasPrefix("Affinity", second):
-		return tailNUMA, min(2, len(fields))
-	case fields[0] == "GPU" && strings.HasPrefix("NUMA", second):
-		return tailGPUNUMA, min(3, len(fields))
+// cutTail recognises the first letters of a heading at the end of the header. Behind
+// the links "N" begins NUMA; among them it begins the name of a network card.
+func (t *smiTable) cutTail(word string) (kind tail, words int) {
+	for k := range headings {
+		if strings.HasPrefix(headings[k][0], word) && (len(t.tails) > 0 || tail(k) == tailCPU) {
+			return tail(k), 1
+		}
 	}
 	return 0, 0
 }
 
-func (t *smiTable) readRow(fields []string) error {
-	label := fields[0]
-	known := false
-	for _, c := range t.columns {
-		known = known || c == label
+// tailAt recognises a heading behind the links, also one that is cut off behind its
+// first word.
+func tailAt(fields []string) (kind tail, words int) {
+	for k, heading := range headings {
+		if fields[0] != heading[0] {
+			continue
+		}
+		words := 1
+		for words < min(len(heading), len(fields)) && fields[words] == heading[words] {
+			words++
+		}
+		switch {
+		case words == len(heading) || words == len(fields):
+			return tail(k), words
+		case words == len(fields)-1 && strings.HasPrefix(heading[words], fields[words]):
+			return tail(k), words + 1
+		case words > 1 && k == int(tailGPUNUMA):
+			return tail(k), words
+		}
 	}
-	if !known {
+	return 0, 0
+}
+
+func (t *smiTable) readRow(line string, fields []string) error {
+	label := fields[0]
+	if _, known := t.at[label]; !known {
 		if gpuLabel.MatchString(label) {
-			return fmt.Errorf("row %q has no column", label)
+			return fmt.Errorf("row %s has no column in the header: is its right side cut off?", short(label))
 		}
 		return nil // text around the table
 	}
 	if _, twice := t.rows[label]; twice {
 		return fmt.Errorf("row %q appears twice", label)
 	}
-	t.rows[label] = fields[1:]
+	cells := fields[1:]
+	if t.blankCPU(line) {
+		cells = slices.Insert(slices.Clone(cells), len(t.columns), notPrinted)
+	}
+	t.rows[label] = cells
 	return nil
 }
 
-// raw checks shapes and turns the table into the form both readers share.
+// notPrinted is what nvidia-smi prints for what it does not know.
+const notPrinted = "N/A"
+
+// blankCPU reports whether a row that is separated by tabs has nothing in the first
+// column behind the links. Other blanks mean nothing: nvidia-smi prints some.
+func (t *smiTable) blankCPU(line string) bool {
+	cells := strings.Split(strings.TrimLeft(line, " "), "\t")
+	behind := 1 + len(t.columns)
+	if len(t.tails) == 0 || len(cells) <= behind || strings.TrimSpace(cells[behind]) != "" {
+		return false
+	}
+	for _, cell := range cells[:behind] {
+		if len(strings.Fields(cell)) != 1 {
+			return false
+		}
+	}
+	return true
+}
+
+// raw checks shapes and turns the table into the form both readers share. GPUs come
+// in the order of their numbers.
 func (t *smiTable) raw(name string) (*rawMachine, error) {
 	r := &rawMachine{name: name, kind: smiKind}
 	var gpuColumns, nicColumns []int
+	index := map[int]int{} // by column
 	for at, label := range t.columns {
 		m := gpuLabel.FindStringSubmatch(label)
 		if m == nil {
 			nicColumns = append(nicColumns, at)
 			continue
 		}
-		index, err := strconv.Atoi(m[1])
+		number, err := strconv.Atoi(m[1])
 		if err != nil {
 			return nil, fmt.Errorf("header: column %q: %w", label, err)
 		}
+		index[at] = number
 		gpuColumns = append(gpuColumns, at)
-		r.gpus = append(r.gpus, RecordedGPU{Index: index, GPUNUMAID: topology.NoNUMA})
 	}
-	if len(gpuColumns) > topology.MaxGPUs {
-		return nil, fmt.Errorf("header: %d GPUs, the limit is %d", len(gpuColumns), topology.MaxGPUs)
+	if len(gpuColumns) > topology.MaxGPUs || len(nicColumns) > MaxNICs {
+		return nil, fmt.Errorf("header: %d GPUs and %d network cards, the limits are %d and %d",
+			len(gpuColumns), len(nicColumns), topology.MaxGPUs, MaxNICs)
+	}
+	slices.SortFunc(gpuColumns, func(a, b int) int { return cmp.Compare(index[a], index[b]) })
+	for i, at := range gpuColumns {
+		if i > 0 && index[at] == index[gpuColumns[i-1]] {
+			return nil, fmt.Errorf("header: columns %q and %q are the same GPU", t.columns[gpuColumns[i-1]], t.columns[at])
+		}
+		r.labels = append(r.labels, t.columns[at])
+		r.gpus = append(r.gpus, RecordedGPU{Index: index[at], GPUNUMAID: topology.NoNUMA})
 	}
 	for i, at := range gpuColumns {
-		links, err := t.readGPU(t.columns[at], gpuColumns, &r.gpus[i])
+		links, err := t.readGPU(r, t.columns[at], gpuColumns, &r.gpus[i])
 		if err != nil {
 			return nil, err
 		}
@@ -214,10 +329,10 @@ func (t *smiTable) raw(name string) (*rawMachine, error) {
 }
 
 // readGPU reads the row of a GPU: its links to the GPUs, and the columns behind them.
-func (t *smiTable) readGPU(row string, gpuColumns []int, g *RecordedGPU) ([]string, error) {
+func (t *smiTable) readGPU(r *rawMachine, row string, gpuColumns []int, g *RecordedGPU) ([]string, error) {
 	cells, ok := t.rows[row]
 	if !ok {
-		return nil, fmt.Errorf("row %q is missing", row)
+		return nil, fmt.Errorf("row %q is missing: pass on the whole table", row)
 	}
 	links := make([]string, len(gpuColumns))
 	for j, column := range gpuColumns {
@@ -229,37 +344,44 @@ func (t *smiTable) readGPU(row string, gpuColumns []int, g *RecordedGPU) ([]stri
 		}
 		links[j] = cells[column]
 	}
-	return links, t.readTail(row, cells, g)
+	return links, t.readTail(r, row, cells, g)
 }
 
 // readTail reads the affinity columns of a row. Values that are missing are those
 // at the right.
-func (t *smiTable) readTail(row string, cells []string, g *RecordedGPU) error {
+func (t *smiTable) readTail(r *rawMachine, row string, cells []string, g *RecordedGPU) error {
 	if len(cells) <= len(t.columns) {
 		return nil
 	}
 	values := cells[len(t.columns):]
+	if len(values) > len(t.tails) && t.cut {
+		values = values[:len(t.tails)] // of columns whose headings are cut off
+	}
 	if len(values) > len(t.tails) {
 		return fmt.Errorf("row %q has %d cells for %d columns", row, len(cells), len(t.columns)+len(t.tails))
 	}
 	for i, value := range values {
-		if value == "N/A" {
+		whole := value
+		if i == len(values)-1 {
+			whole = strings.TrimRight(value, ",-")
+		}
+		if strings.HasPrefix(notPrinted, whole) { // also one that is cut
 			continue
 		}
-		node, isNode := firstNUMA(value)
+		if !validList(whole) {
+			return fmt.Errorf("row %q, column %q: %s is not a number or a list such as \"0,3-5\"", row, t.tails[i], short(value))
+		}
+		if whole != value {
+			r.warnings = append(r.warnings, topology.Warning(fmt.Sprintf(
+				"row %q, column %q: %q is cut off: %q is used", row, t.tails[i], value, whole)))
+		}
 		switch t.tails[i] {
 		case tailCPU:
-			g.CPUAffinity = value
+			g.CPUAffinity = whole
 		case tailNUMA:
-			if !isNode {
-				return fmt.Errorf("row %q, column \"NUMA Affinity\": %q is neither a node nor a list of nodes", row, value)
-			}
-			g.NUMAText = value
+			g.NUMAText = whole
 		case tailGPUNUMA:
-			if !isNode {
-				return fmt.Errorf("row %q, column \"GPU NUMA ID\": %q is not a NUMA node", row, value)
-			}
-			g.GPUNUMAID = node
+			g.GPUNUMAID, _ = firstNUMA(whole)
 		}
 	}
 	return nil

@@ -23,6 +23,7 @@ type style struct {
 	legend    bool // name network cards in a legend below
 	around    bool // a prompt above and the explanation of the classes below
 	crlf      bool
+	numbered  bool // with legend: names of network cards are in the legend only
 }
 
 var plainStyle = style{separator: "\t"}
@@ -88,7 +89,7 @@ func smiText(r *capture.Recorded, s style) string {
 func nicLabels(r *capture.Recorded, s style) (labels []string, legend string) {
 	for i, nic := range r.NICs {
 		label := nic.Name
-		if s.legend && !numberedNIC.MatchString(nic.Name) {
+		if s.legend && (s.numbered || !numberedNIC.MatchString(nic.Name)) {
 			label = fmt.Sprintf("NIC%d", i)
 			legend += fmt.Sprintf("  %s: %s\n", label, nic.Name)
 		}
@@ -173,7 +174,7 @@ func TestSMIShapes(t *testing.T) {
 		{"as it is", "", "", ""},
 		{"no affinity columns", "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID", "", "row \"GPU0\" has 7 cells for 4 columns"},
 		{"older driver", "\tGPU NUMA ID", "", "row \"GPU0\" has 7 cells for 6 columns"},
-		{"no header", "\tGPU0", "\tCPU0", "no header line"},
+		{"no header", "\tGPU0\tGPU1\tNIC0", "\tGPUs: NIC0", "no header line"},
 		{"missing row", "GPU1\tNV2", "gpu1\tNV2", `row "GPU1" is missing`},
 		{"extra row", "GPU1\tNV2", "GPU2\tNV2\nGPU1\tNV2", `row "GPU2" has no column`},
 		{"row twice", "GPU1\tNV2", "GPU0\tNV2", `row "GPU0" appears twice`},
@@ -183,10 +184,15 @@ func TestSMIShapes(t *testing.T) {
 		{"bad NIC cell", "NV2\tPIX", "NV2\tPIZ", `row "GPU0", column "NIC0": "PIZ"`},
 		{"bad NUMA", "0-7\t0", "0-7\tzero", `row "GPU0", column "NUMA Affinity": "zero"`},
 		{"bad GPU NUMA", "0\t\tN/A", "0\t\tfour", `row "GPU0", column "GPU NUMA ID": "four"`},
-		{"off diagonal", "GPU1\tNV2\t X ", "GPU1\tNV2\tSYS", "row 1, column 1"},
+		{"off diagonal", "GPU1\tNV2\t X ", "GPU1\tNV2\tSYS", `links: row "GPU1", column "GPU1": "SYS"`},
 		{"short row", "GPU1\tNV2\t X \tSYS\tPIX\t8-15\t1\t\tN/A", "GPU1\tNV2", `row "GPU1" ends before column "GPU1"`},
 		{"column behind affinities", "GPU NUMA ID", "GPU NUMA ID\tGPU3", `link column "GPU3" behind`},
 		{"strange column", "NIC0\tmlx5_1\tCPU", "=\tmlx5_1\tCPU", `"=", column 2`},
+		{"bad CPUs", "0-7\t0", "0-7;\t0", `row "GPU0", column "CPU Affinity": "0-7;"`},
+		{"same number", "\tGPU1\tNIC0", "\tGPU1\tGPU01\tNIC0", `columns "GPU1" and "GPU01" are the same GPU`},
+		{"second table", "\nLegend", "\n\tGPU0\tGPU1\nGPU0\tX\tSYS\nGPU1\tSYS\tX\nLegend", "line 7: a second table starts here"},
+		{"second table behind the legend", "GPU9 is", "\tGPU0\tGPU1\nGPU9 is", "a second table starts here"},
+		{"names twice", "GPU9 is", "NIC0: mlx5_1\nGPU9 is", `two are called "mlx5_1"`},
 		{"X to a card", "GPU0\t X \tNV2\tPIX", "GPU0\t X \tNV2\tX", "a NIC is not a GPU"},
 	} {
 		text := strings.Replace(smiBase, tc.old, tc.new, 1)
@@ -241,8 +247,101 @@ func TestSMIGaps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := capture.ParseSMI([]byte("\tGPU0\tGPU2\nGPU0\tX\tPSB\nGPU2\tPSB\tPIX\n"), "box"); err == nil || !strings.Contains(err.Error(), `row "GPU2", column "GPU2"`) {
+		t.Errorf("error %v, want one with the numbers as printed", err)
+	}
 	if r.GPUs[1].Index != 2 || r.Machine.PCIe[0][1] != topology.PIX || r.Machine.GPUs[0].PCIeGen != 0 {
 		t.Errorf("%+v %+v", r.GPUs, r.Machine)
+	}
+}
+
+// TestSMIOrder: columns in another order give the machine in the order of numbers.
+func TestSMIOrder(t *testing.T) {
+	t.Parallel()
+	r, err := capture.ParseSMI([]byte("\tGPU3\tGPU1\tGPU2\nGPU1\tNV4\tX\tPIX\nGPU3\tX\tNV4\tSYS\nGPU2\tSYS\tPIX\tX\n"), "box")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := [][]string{{"X", "PIX", "NV4"}, {"PIX", "X", "SYS"}, {"NV4", "SYS", "X"}}
+	if diff := cmp.Diff(want, matrixOf(r.Machine)); diff != "" {
+		t.Errorf("links (-want +got):\n%s", diff)
+	}
+	if r.GPUs[0].Index != 1 || r.GPUs[1].Index != 2 || r.GPUs[2].Index != 3 {
+		t.Errorf("numbers %+v", r.GPUs)
+	}
+}
+
+// TestSMIDisguises: the same table as it comes out of editors, terminals and mails.
+func TestSMIDisguises(t *testing.T) {
+	t.Parallel()
+	want, err := capture.ParseSMI([]byte(smiBase), "box")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want.NICs = nil
+	for name, text := range map[string]string{
+		"byte order mark":  "\ufeff" + smiBase,
+		"CR alone":         strings.ReplaceAll(smiBase, "\n", "\r"),
+		"quoted":           "> " + strings.ReplaceAll(smiBase, "\n", "\n> "),
+		"quoted twice":     ">> " + strings.ReplaceAll(smiBase, "\n", "\n>> "),
+		"title and link":   "\x1b]0;user@host GPU0 GPU1\x07\x1b]8;;http://x\x1b\\" + strings.Replace(smiBase, "GPU1\tNIC0", "\x1b(B\x1b[?25lGPU1\x1b[0m\tNIC0", 1),
+		"broken header":    strings.Replace(smiBase, "\tCPU Affinity", "\n\tCPU Affinity", 1),
+		"cut heading":      strings.Replace(smiBase, "\tGPU NUMA ID", "\tGPU NU", 1),
+		"cut heading, G":   strings.Replace(smiBase, "\tGPU NUMA ID", "\tG", 1),
+		"heading cut away": strings.Replace(smiBase, "\tNUMA Affinity\tGPU NUMA ID", "\tNUMA Aff", 1),
+		"cards first": strings.NewReplacer("GPU0\tGPU1\tNIC0\tmlx5_1\t", "NIC0\tmlx5_1\tGPU0\tGPU1\t", "GPU0\t X \tNV2\tPIX\tSYS", "GPU0\tPIX\tSYS\tX\tNV2",
+			"GPU1\tNV2\t X \tSYS\tPIX", "GPU1\tSYS\tPIX\tNV2\tX", "NIC0\tPIX\tSYS\t X \tSYS", "NIC0\tX\tSYS\tPIX\tSYS", "mlx5_1\tSYS\tPIX\tSYS\t X", "mlx5_1\tSYS\tX\tSYS\tPIX").Replace(smiBase),
+	} {
+		got, err := capture.Parse([]byte(text), "box")
+		if err != nil {
+			t.Errorf("%s: %v\n%s", name, err, text)
+			continue
+		}
+		got.NICs = nil
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-plain +disguised):\n%s", name, diff)
+		}
+	}
+}
+
+// TestSMIBlankCPU: a blank CPU column does not move the columns behind it.
+func TestSMIBlankCPU(t *testing.T) {
+	t.Parallel()
+	r, err := capture.ParseSMI([]byte(strings.NewReplacer("0-7", "", "8-15", "").Replace(smiBase)), "box")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.GPUs[0].CPUAffinity != "" || r.Machine.GPUs[0].NUMA != 0 || r.Machine.GPUs[1].NUMA != 1 {
+		t.Errorf("%+v, %+v", r.GPUs, r.Machine.GPUs)
+	}
+}
+
+// TestSMICutValues: the last value of a row may end in the middle.
+func TestSMICutValues(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]string{"0-7,": "0-7", "0-": "0", "N": "", "N/": "", "0-7,1": "0-7,1"} {
+		r, err := capture.ParseSMI([]byte("\tGPU0\tCPU Affin\nGPU0\tX\t"+value+"\n"), "box")
+		if err != nil || r.GPUs[0].CPUAffinity != want || (len(r.Warnings) > 0) != strings.ContainsAny(value[len(value)-1:], ",-") {
+			t.Errorf("%q: error %v, %+v", value, err, r)
+		}
+	}
+}
+
+// TestSMILimits: text that asks for much work is refused, not worked through.
+func TestSMILimits(t *testing.T) {
+	t.Parallel()
+	wide := "\tGPU0"
+	for i := range 8000 {
+		wide += fmt.Sprintf("\tNIC%d", i)
+	}
+	for name, text := range map[string]string{
+		"cards": wide + "\nGPU0\tX\n",
+		"GPUs":  strings.ReplaceAll(wide, "NIC", "GPU1") + "\nGPU0\tX\n",
+		"rows":  wide + strings.Repeat("\na b", 200_000),
+	} {
+		if _, err := capture.ParseSMI([]byte(text), "box"); err == nil || !strings.Contains(err.Error(), "header: ") {
+			t.Errorf("%s: error %v", name, err)
+		}
 	}
 }
 
