@@ -131,13 +131,13 @@ func (f *fixture) nothingLeft() error {
 // nothingOnDisk reports, as an error, what the driver has kept of claims that are gone, and of containers that are not among
 // those that the runtime knows. No test leaves any claim behind, so whatever there is, is too much.
 func (f *fixture) nothingOnDisk(known []node.Container) error {
-	for _, dir := range []string{f.node.CDIDir(), f.path("regions", "claims"), f.path("regions", "containers")} {
+	for _, dir := range []string{f.node.CDIDir(), f.path("regions", "claims"), f.path("regions", "containers"), f.path("containers")} {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !os.IsNotExist(err) {
 			return err
 		}
 		entries = slices.DeleteFunc(entries, func(entry fs.DirEntry) bool {
-			return slices.ContainsFunc(known, func(c node.Container) bool { return c.ID == entry.Name() })
+			return slices.ContainsFunc(known, func(c node.Container) bool { return c.ID == strings.TrimSuffix(entry.Name(), ".json") })
 		})
 		if len(entries) > 0 {
 			return fmt.Errorf("%d files are left in %q, the first is %q", len(entries), dir, entries[0].Name())

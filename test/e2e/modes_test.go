@@ -139,13 +139,7 @@ func TestCorruptCheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.checkSurvivors(s, "new")
-	f.waitFor("an event of the node", func() error {
-		list, err := f.client.CoreV1().Events(metav1.NamespaceAll).List(f.ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,reason=CheckpointCorrupt"})
-		if err == nil && len(list.Items) == 0 {
-			err = errNotYet
-		}
-		return err
-	})
+	f.nodeEvent("CheckpointCorrupt", path)
 	aside, err := filepath.Glob(filepath.Join(f.driver.stateDir, "checkpoint.corrupt-*"))
 	if err != nil || len(aside) != 1 {
 		t.Errorf("checkpoints that were set aside: got %q, %v, want one", aside, err)
@@ -209,25 +203,45 @@ func TestOrphans(t *testing.T) {
 	f.checkSurvivors(s, "new")
 }
 
-// TestNoLibrary: without anything to limit with, shares are refused and whole GPUs are not.
+// TestNoLibrary: without anything to limit with, the node offers its GPUs whole only, and says why. Shares stay pending.
 func TestNoLibrary(t *testing.T) {
 	f := newFixture(t)
 	f.restartWith("--hami-core-library=" + filepath.Join(f.node.Dir(), "no-such-library.so"))
+	f.nodeEvent("CannotEnforce", "no-such-library.so")
+	f.waitFor("GPUs to be offered whole only", func() error {
+		devices, err := f.published(f.ctx)
+		for name, device := range devices {
+			if device.memory > 0 {
+				return fmt.Errorf("device %q is offered with %d bytes", name, device.memory)
+			}
+		}
+		return err
+	})
 	f.claim("share", request{memory: "4Gi"})
 	f.create(f.simplePod("share", "share"))
 	f.claim("whole", request{count: 2})
 	f.checkCount(f.check(f.run(f.simplePod("whole", "whole")), "main"), 2)
-	f.waitFor("the share to be refused", func() error {
-		for _, event := range append(f.events("share"), f.events("whole")...) {
-			if strings.Contains(event, "CannotEnforce") || strings.Contains(event, "cannot be limited") || strings.Contains(event, "untolerated taint") {
-				return nil
-			}
-		}
-		return errNotYet
-	})
+	f.eventually("share", "FailedScheduling")
 	if _, err := f.isRunning("share"); err == nil {
 		t.Error("a share runs although nothing can limit it")
 	}
+}
+
+// nodeEvent waits for an event of the node with a reason and a word in its message.
+func (f *fixture) nodeEvent(reason, word string) {
+	f.Helper()
+	f.waitFor(fmt.Sprintf("event %q of the node", reason), func() error {
+		list, err := f.client.CoreV1().Events(metav1.NamespaceAll).List(f.ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,reason=" + reason})
+		if err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if strings.Contains(list.Items[i].Message, word) {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d events of that reason, none with %q", len(list.Items), word)
+	})
 }
 
 // TestSharingConfig: settings reach the container; what takes limits away may come from a class alone.

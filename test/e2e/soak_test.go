@@ -127,6 +127,7 @@ func (s *soak) next() (string, bool) {
 		case pod.DeletionTimestamp != nil:
 		case pod.Status.Phase == corev1.PodFailed:
 			s.replace(pod)
+			return "", false
 		case pod.Status.Phase == corev1.PodSucceeded, pod.Spec.RestartPolicy != corev1.RestartPolicyNever && isReady(pod):
 			return pod.Name, true
 		}
