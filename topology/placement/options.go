@@ -43,9 +43,11 @@ const (
 	DefaultMaxSearch = 20_000
 )
 
+// MostSets is the largest Options.MaxSets.
+const MostSets = 4096
+
 // Limits of [Options].
 const (
-	maxMaxSets   = 4096
 	maxMixWeight = 1_000_000
 	maxMix       = 64
 )
@@ -93,8 +95,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.MaxSets == 0 {
 		o.MaxSets = DefaultMaxSets
 	}
-	if o.MaxSets < 1 || o.MaxSets > maxMaxSets {
-		return o, fmt.Errorf("checking planner options: max sets %d is not in 1..%d", o.MaxSets, maxMaxSets)
+	if o.MaxSets < 1 || o.MaxSets > MostSets {
+		return o, fmt.Errorf("checking planner options: max sets %d is not in 1..%d", o.MaxSets, MostSets)
 	}
 	if o.MemoSize == 0 {
 		o.MemoSize = DefaultMemoSize

@@ -14,8 +14,10 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/topodra/topodra/cmd/kubectl-topodra/internal/plan"
+	"github.com/topodra/topodra/cmd/kubectl-topodra/internal/printable"
 	"github.com/topodra/topodra/topology"
 	"github.com/topodra/topodra/topology/capture"
+	"github.com/topodra/topodra/topology/placement"
 )
 
 // Output formats.
@@ -63,7 +65,12 @@ job takes a share of each of its GPUs. A recording does not say how much memory 
 
   # Two GPUs, of each 40Gi of memory and half of the compute
   kubectl topodra plan --machine dgx1v.json --gpus 2 --memory 40Gi --cores 50`,
-		Args:                  cobra.NoArgs,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("plan takes no arguments, but there is %q: name the machine with --machine", args[0])
+			}
+			return nil
+		},
 		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runPlan(cmd, streams, &f)
@@ -72,7 +79,7 @@ job takes a share of each of its GPUs. A recording does not say how much memory 
 	flags := cmd.Flags()
 	flags.StringVarP(&f.machine, "machine", "m", "", `recorded machine (JSON), or the output of nvidia-smi topo -m; "-" is the standard input`)
 	flags.IntVarP(&f.gpus, "gpus", "k", 0, "number of GPUs that the job needs")
-	flags.StringVar(&f.free, "free", "", `free GPUs, such as "0,1,4-7" (default all)`)
+	flags.StringVar(&f.free, "free", "", `free GPUs by their numbers in FILE, such as "0,1,4-7" (default all)`)
 	flags.StringVar(&f.memory, "memory", "", `memory that the job takes of each GPU, such as "40Gi" (default all of it)`)
 	flags.Int64Var(&f.cores, "cores", 0, "compute that the job reserves of each GPU, in percent")
 	flags.StringVar(&f.gpuMemory, "gpu-memory", "80Gi", "memory that each GPU has")
@@ -95,8 +102,8 @@ func runPlan(cmd *cobra.Command, streams genericiooptions.IOStreams, f *planFlag
 	if err := checkOutput(f.output); err != nil {
 		return err
 	}
-	if f.alternatives < 0 {
-		return fmt.Errorf("--alternatives must not be negative, it is %d", f.alternatives)
+	if f.alternatives < 0 || f.alternatives >= placement.MostSets {
+		return fmt.Errorf("--alternatives must be 0 to %d, it is %d", placement.MostSets-1, f.alternatives)
 	}
 	recorded, err := readMachine(streams, f.machine)
 	if err != nil {
@@ -106,13 +113,13 @@ func runPlan(cmd *cobra.Command, streams genericiooptions.IOStreams, f *planFlag
 	if err := setNVLinkRate(machine, f.nvlinkGBps, cmd.Flags().Changed("nvlink-gbps")); err != nil {
 		return err
 	}
-	job, state, err := f.jobAndState(cmd, machine)
+	job, state, err := f.jobAndState(cmd, recorded)
 	if err != nil {
 		return err
 	}
 	for _, w := range recorded.Warnings {
-		if _, err := fmt.Fprintf(streams.ErrOut, "warning: %s\n", w); err != nil {
-			return fmt.Errorf("writing a warning: %w", err)
+		if err := warn(streams, string(w)); err != nil {
+			return err
 		}
 	}
 	return writePlan(cmd.Context(), streams, f, machine, job, state)
@@ -123,10 +130,22 @@ func writePlan(ctx context.Context, streams genericiooptions.IOStreams, f *planF
 	if err != nil {
 		return err
 	}
+	if doubt := plan.Doubt(m, answer); doubt != "" {
+		if err := warn(streams, doubt); err != nil {
+			return err
+		}
+	}
 	if f.output == outputJSON {
-		return plan.WriteJSON(streams.Out, m.Name, answer)
+		return plan.WriteJSON(streams.Out, m.Name, state.Numbers, answer)
 	}
 	return plan.WriteText(streams.Out, m, job, state, answer)
+}
+
+func warn(streams genericiooptions.IOStreams, text string) error {
+	if _, err := fmt.Fprintf(streams.ErrOut, "warning: %s\n", printable.Line(text)); err != nil {
+		return fmt.Errorf("writing a warning: %w", err)
+	}
+	return nil
 }
 
 func checkOutput(output string) error {
@@ -163,13 +182,13 @@ func setNVLinkRate(m *topology.Machine, gbps float64, given bool) error {
 }
 
 // jobAndState turns flags into what the planner needs.
-func (f *planFlags) jobAndState(cmd *cobra.Command, m *topology.Machine) (plan.Job, plan.State, error) {
+func (f *planFlags) jobAndState(cmd *cobra.Command, r *capture.Recorded) (plan.Job, plan.State, error) {
 	job := plan.Job{GPUs: f.gpus, CoresPercent: f.cores}
-	state := plan.State{Free: topology.FullMask(m.N())}
+	state := plan.State{Free: topology.FullMask(r.Machine.N()), Numbers: plan.NumbersOf(r)}
 	changed := cmd.Flags().Changed
 	var err error
 	if changed("free") {
-		if state.Free, err = topology.ParseMask(f.free, m.N()); err != nil {
+		if state.Free, err = state.Numbers.Parse(f.free); err != nil {
 			return job, state, fmt.Errorf("reading --free: %w", err)
 		}
 	}
@@ -185,9 +204,10 @@ func (f *planFlags) jobAndState(cmd *cobra.Command, m *topology.Machine) (plan.J
 	return job, state, nil
 }
 
-// parseMiB reads an amount of memory, rounded up to full MiB as a claim's is.
+// parseMiB reads an amount of memory in whole MiB. Other amounts are refused: they are slips such as "40" or "40m" for "40Gi".
 func parseMiB(flag, text string) (int64, error) {
-	q, err := resource.ParseQuantity(strings.TrimSpace(text))
+	text = strings.TrimSpace(text)
+	q, err := resource.ParseQuantity(text)
 	if err != nil {
 		return 0, fmt.Errorf("reading %s: %q is not an amount of memory such as \"40Gi\"", flag, text)
 	}
@@ -197,5 +217,12 @@ func parseMiB(flag, text string) (int64, error) {
 	if q.CmpInt64(math.MaxInt64>>1) > 0 {
 		return 0, fmt.Errorf("%s %q is too large", flag, text)
 	}
-	return (q.Value() + 1<<20 - 1) >> 20, nil
+	if q.CmpInt64(q.Value()) != 0 || q.Value()%(1<<20) != 0 {
+		number := text[:len(text)-len(strings.TrimLeft(text, "0123456789"))]
+		if number == "" || len(number) > 4 { // bytes, not a slip
+			number = "40"
+		}
+		return 0, fmt.Errorf("%s %q is not a whole number of MiB: did you mean \"%sGi\"?", flag, text, number)
+	}
+	return q.Value() >> 20, nil
 }

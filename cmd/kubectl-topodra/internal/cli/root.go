@@ -5,13 +5,17 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/topodra/topodra/cmd/kubectl-topodra/internal/printable"
 )
 
 // version is set by the linker; without it the version comes from the build information.
@@ -32,7 +36,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out, errOut io.Write
 	}
 	root.SetArgs(rest)
 	if err := root.ExecuteContext(ctx); err != nil {
-		_, _ = fmt.Fprintf(errOut, "error: %v\n", err) // nobody is left to tell if that fails
+		_, _ = fmt.Fprintf(errOut, "error: %s\n", printable.Lines(err.Error())) // nobody is left to tell if that fails
 		return 1
 	}
 	if _, err := out.Write(held.Bytes()); err != nil {
@@ -67,13 +71,27 @@ func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	}
 	root.SetVersionTemplate("kubectl topodra {{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w\nSee \"%s --help\"", err, cmd.CommandPath())
+		return fmt.Errorf("%w\nSee \"%s --help\"", flagError(err), cmd.CommandPath())
 	})
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
 	root.AddCommand(newTopologyCommand(streams), newPlanCommand(streams))
 	return root
+}
+
+// flagError says what a flag takes instead of what the parser of numbers says.
+func flagError(err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	takes := map[string]string{"int": "a whole number", "int64": "a whole number", "float64": "a number", "bool": "true or false"}
+	what, ok := takes[invalid.GetFlag().Value.Type()]
+	if !ok {
+		return err
+	}
+	return fmt.Errorf("--%s must be %s, not %q", invalid.GetFlag().Name, what, invalid.GetValue())
 }
 
 // buildVersion returns what the linker set, else what the Go toolchain recorded.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/topodra/topodra/cmd/kubectl-topodra/internal/printable"
 	"github.com/topodra/topodra/internal/livestate"
 	"github.com/topodra/topodra/topology"
 )
@@ -58,7 +59,7 @@ func writeNode(b *strings.Builder, v *View, n *livestate.Node) error {
 	}
 	b.WriteString(trimLines(table.String()))
 	for _, warning := range n.Warnings {
-		b.WriteString("warning: " + warning + "\n")
+		b.WriteString("warning: " + printable.Line(warning) + "\n")
 	}
 	return nil
 }
@@ -82,7 +83,7 @@ func productsOf(n *livestate.Node) string {
 	for _, g := range n.GPUs {
 		if g.Product != "" && !seen[g.Product] {
 			seen[g.Product] = true
-			names = append(names, g.Product)
+			names = append(names, printable.Line(g.Product))
 		}
 	}
 	return strings.Join(names, " and ")

@@ -30,6 +30,8 @@ type State struct {
 	Free topology.Mask
 	// GPUMemoryMiB is the memory of each GPU.
 	GPUMemoryMiB int64
+	// Numbers are what the GPUs are called.
+	Numbers Numbers
 }
 
 // Answer is the planner's answer with the reasons.
@@ -40,7 +42,7 @@ type Answer struct {
 	Alternatives []Choice
 	// Considered is how many sets would fit.
 	Considered int
-	// Exact is false when the machine is too large for an exact search.
+	// Exact is false when the search was cut short, as it is on machines of more than topology.MaxExactGPUs GPUs.
 	Exact bool
 	// Communicates tells that the job's GPUs are taken to exchange data, so that links come first.
 	Communicates bool
@@ -63,9 +65,10 @@ func Check(m *topology.Machine, job Job, state State) error {
 	case job.GPUs < 1:
 		return fmt.Errorf("--gpus must be at least 1, not %d", job.GPUs)
 	case job.GPUs > m.N():
-		return fmt.Errorf("--gpus %d is more than machine %q has (%d)", job.GPUs, m.Name, m.N())
+		return fmt.Errorf("--gpus %d is more than the %d GPUs of machine %q", job.GPUs, m.N(), m.Name)
 	case job.GPUs > free:
-		return fmt.Errorf("--gpus %d is more than there are free GPUs (%d: %s)", job.GPUs, free, state.Free)
+		return fmt.Errorf("--gpus %d is more than there are free GPUs (%d: {%s}): ask for fewer, or free some with --free",
+			job.GPUs, free, state.Numbers.List(state.Free))
 	case !job.Share:
 		return nil
 	case job.MemoryMiB < 0:

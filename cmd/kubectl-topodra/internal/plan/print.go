@@ -10,6 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/topodra/topodra/cmd/kubectl-topodra/internal/printable"
 	"github.com/topodra/topodra/topology"
 	"github.com/topodra/topodra/topology/quality"
 )
@@ -21,6 +22,7 @@ type document struct {
 	Rings        int           `json:"rings"`
 	GBps         float64       `json:"gbps"`
 	Tier         int           `json:"tier"`
+	Exact        bool          `json:"exact"`
 	Alternatives []alternative `json:"alternatives"`
 }
 
@@ -33,14 +35,14 @@ type alternative struct {
 }
 
 // WriteJSON writes the answer as one JSON document.
-func WriteJSON(w io.Writer, machine string, a *Answer) error {
+func WriteJSON(w io.Writer, machine string, numbers Numbers, a *Answer) error {
 	doc := document{
-		Machine: machine, GPUs: a.Best.GPUs.Positions(), Rings: a.Best.Quality.Rings,
-		GBps: a.Best.Quality.MBps.GBps(), Tier: a.Best.Tier, Alternatives: []alternative{},
+		Machine: machine, GPUs: numbers.Of(a.Best.GPUs), Rings: a.Best.Quality.Rings,
+		GBps: a.Best.Quality.MBps.GBps(), Tier: a.Best.Tier, Exact: a.Exact, Alternatives: []alternative{},
 	}
 	for _, c := range a.Alternatives {
 		doc.Alternatives = append(doc.Alternatives, alternative{
-			GPUs: c.GPUs.Positions(), Rings: c.Quality.Rings, GBps: c.Quality.MBps.GBps(), Tier: c.Tier, Lost: c.Lost,
+			GPUs: numbers.Of(c.GPUs), Rings: c.Quality.Rings, GBps: c.Quality.MBps.GBps(), Tier: c.Tier, Lost: c.Lost,
 		})
 	}
 	enc := json.NewEncoder(w)
@@ -55,19 +57,21 @@ func WriteJSON(w io.Writer, machine string, a *Answer) error {
 // WriteText writes the answer for people.
 func WriteText(w io.Writer, m *topology.Machine, job Job, state State, a *Answer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s on %d free of %d GPUs %s, %s\n\n", m.Name, Describe(job), state.Free.Count(), m.N(), state.Free,
+	fmt.Fprintf(&b, "%s: %s on %d free of %d GPUs {%s}, %s\n\n", printable.Line(m.Name), Describe(job), state.Free.Count(), m.N(),
+		state.Numbers.List(state.Free),
 		plural(a.Considered, "possible set"))
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(table, "\tGPUS\tRINGS\tGB/S\tOVER\tTIER\tWHY IT LOST")
-	row(table, "best", a.Best)
+	row(table, "best", a.Best, state.Numbers)
 	for i, c := range a.Alternatives {
-		row(table, strconv.Itoa(i+2), c)
+		row(table, strconv.Itoa(i+2), c, state.Numbers)
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("writing a table: %w", err)
 	}
-	for _, note := range notes(job, state, a) {
-		b.WriteString("\n" + note)
+	if job.Share {
+		fmt.Fprintf(&b, "\nEach GPU is taken to have %s of memory (--gpu-memory); free GPUs are idle, the others have nothing left.\n",
+			FormatMiB(state.GPUMemoryMiB))
 	}
 	_, err := io.WriteString(w, trimLines(b.String()))
 	if err != nil {
@@ -76,27 +80,26 @@ func WriteText(w io.Writer, m *topology.Machine, job Job, state State, a *Answer
 	return nil
 }
 
-func row(w io.Writer, rank string, c Choice) {
+func row(w io.Writer, rank string, c Choice, numbers Numbers) {
 	rings, gbps, over := "-", "-", "-"
 	if c.Quality.Bottleneck != quality.None {
 		rings, gbps = strconv.Itoa(c.Quality.Rings), strconv.FormatFloat(c.Quality.MBps.GBps(), 'f', 1, 64)
 		over = c.Quality.Bottleneck.String()
 	}
-	_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\n", rank, strings.Trim(c.GPUs.String(), "{}"), rings, gbps, over, c.Tier, c.Lost)
+	_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\n", rank, numbers.List(c.GPUs), rings, gbps, over, c.Tier, c.Lost)
 }
 
-// notes says what was assumed and what the reader should not overlook.
-func notes(job Job, state State, a *Answer) []string {
-	var out []string
-	if job.Share {
-		out = append(out, fmt.Sprintf("Each GPU is taken to have %s of memory (--gpu-memory); free GPUs are idle, the others have nothing left.\n",
-			FormatMiB(state.GPUMemoryMiB)))
+// Doubt says why the answer may not be the best one; "" when it is.
+func Doubt(m *topology.Machine, a *Answer) string {
+	switch {
+	case a.Exact:
+		return ""
+	case m.N() > topology.MaxExactGPUs:
+		return fmt.Sprintf("the machine has more than %d GPUs, so not every set could be looked at with care: a better one may exist",
+			topology.MaxExactGPUs)
+	default:
+		return "the search was cut short: a better set may exist"
 	}
-	if !a.Exact {
-		out = append(out, fmt.Sprintf("The machine has more than %d GPUs: the search was not exhaustive and a better set may exist.\n",
-			topology.MaxExactGPUs))
-	}
-	return out
 }
 
 // Describe says in words what the job asks for.
