@@ -83,6 +83,8 @@ type decision struct {
 	// expected are the results that the allocator will have, by claim.
 	expected [][]resourceapi.DeviceRequestAllocationResult
 	offer    *plan.Offer
+	// speaker is the index of the problem that the offer describes.
+	speaker int
 }
 
 // question is everything that a decision depends on.
@@ -250,10 +252,8 @@ func (p *nodePlanner) verify(ctx context.Context, q *question, items []item, pro
 		if d == nil {
 			continue
 		}
-		for i := range answers {
-			if quality.Compare(answers[i].list[0].quality, d.offer.BestOfNode) > 0 {
-				d.offer.BestOfNode = answers[i].list[0].quality
-			}
+		if first := answers[d.speaker].list[0].quality; quality.Compare(first, d.offer.Quality) > 0 {
+			d.offer.BestOfNode = first
 		}
 		if !d.deviates {
 			return d, nil
@@ -378,14 +378,25 @@ func (c *candidate) judge(d *decision) bool {
 			DeltaV: s.deltaV, AllocatedPermille: placement.AllocatedPermille(pr.inventory,
 				placement.Demand{Requests: pr.requests}, placement.Set{GPUs: gpus, PerRequest: perItem}),
 		}
-		// The set that exchanges most data speaks for the pod.
-		if i == 0 || offer.Communicates && !d.offer.Communicates ||
-			offer.Communicates == d.offer.Communicates && offer.GPUs.Count() > d.offer.GPUs.Count() {
-			*d.offer = offer
+		if i == 0 || c.speaksBefore(i, &offer, d.speaker, d.offer) {
+			*d.offer, d.speaker = offer, i
 		}
 	}
 	d.offer.BestOfNode = d.offer.Quality
 	return true
+}
+
+// speaksBefore says which of two problems' sets stands for the pod when nodes are
+// ranked: one that exchanges data, then one of our own driver, then the larger.
+func (c *candidate) speaksBefore(i int, a *plan.Offer, j int, b *plan.Offer) bool {
+	if a.Communicates != b.Communicates {
+		return a.Communicates
+	}
+	own := func(i int) bool { return c.problems[i].pool.Driver == api.DriverName }
+	if own(i) != own(j) {
+		return own(i)
+	}
+	return a.GPUs.Count() > b.GPUs.Count()
 }
 
 // realised returns the GPUs that the results give to each item of a problem. An

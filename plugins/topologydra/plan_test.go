@@ -19,6 +19,7 @@ import (
 	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/plugins/internal/kube"
 	"github.com/topodra/topodra/plugins/internal/plan"
+	"github.com/topodra/topodra/topology"
 	"github.com/topodra/topodra/topology/quality"
 )
 
@@ -323,5 +324,21 @@ func TestRatio(t *testing.T) {
 		if got := ratio(tc.got, tc.best); got != tc.want {
 			t.Errorf("ratio(%v, %v) = %v, want %v", tc.got, tc.best, got, tc.want)
 		}
+	}
+}
+
+// TestOfferSpeaksForOnePool keeps the best of one pool apart from that of another.
+func TestOfferSpeaksForOnePool(t *testing.T) {
+	t.Parallel()
+	const nic = "nic.example.com"
+	// 1 and 4, which are left, are far apart; the two cards are not.
+	pod := podOf("pod", "n", "c")
+	objects := append(gpuNode(t, "dgx", "dgx1v_8xv100"), gpuClass(""), driverClass(nic), plainSlice("dgx", nic, "pci0000:00", "pci0000:00"), pod,
+		claimOf("n", gpus("r", 2, of(nic))), claimOf("c", gpus("r", 2)), busy("dgx", 0, 2, 3, 5, 6, 7))
+	w := newWorld(t, worldConfig{objects: objects})
+	state, passed, _ := w.filter(pod)
+	offer := offersOf(state, passed)["dgx"]
+	if offer.GPUs != topology.MaskOf(1, 4) || offer.BestOfNode != offer.Quality {
+		t.Errorf("offer = %+v, want the GPUs 1 and 4 and no better set of the same pool", offer)
 	}
 }
