@@ -78,7 +78,7 @@ func (d *driver) launch(ctx context.Context, more ...string) (*cluster.Process, 
 		Name: "driver", Path: filepath.Join(d.world.binDir, cluster.TopoDRADriver), Args: d.args(podUID, more...),
 	})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // names the process
+		return nil, err
 	}
 	err = p.WaitReady(ctx, driverTimeout, func(context.Context) error {
 		entries, err := os.ReadDir(d.world.node.PluginRegistryDir())
@@ -92,7 +92,7 @@ func (d *driver) launch(ctx context.Context, more ...string) (*cluster.Process, 
 		}
 		return fmt.Errorf("looking for the registration socket: none for %q among %v", podUID, entries)
 	})
-	return p, err //nolint:wrapcheck // names the process
+	return p, err
 }
 
 // start starts the driver if it does not run.
@@ -114,7 +114,7 @@ func (d *driver) stop() error {
 	if p == nil {
 		return nil
 	}
-	return p.Stop() //nolint:wrapcheck // names the process
+	return p.Stop()
 }
 
 // kill ends the driver without notice.
@@ -125,10 +125,10 @@ func (d *driver) kill() error {
 		return nil
 	}
 	if err := p.Signal(syscall.SIGKILL); err != nil {
-		return err //nolint:wrapcheck // names the process
+		return err
 	}
 	<-p.Done()
-	return p.Stop() //nolint:wrapcheck // names the process
+	return p.Stop()
 }
 
 // forget takes note that somebody else ended the driver, as a reboot does.

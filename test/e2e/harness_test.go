@@ -128,7 +128,7 @@ func TestHarness(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := f.client.ResourceV1().DeviceClasses().Delete(context.Background(), probeName, metav1.DeleteOptions{}); err != nil {
+		if err := f.client.ResourceV1().DeviceClasses().Delete(context.WithoutCancel(t.Context()), probeName, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
 	})

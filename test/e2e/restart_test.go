@@ -318,7 +318,7 @@ func TestDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), waitTimeout)
 		defer cancel()
 		err := f.driver.stop()
 		if err == nil {

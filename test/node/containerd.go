@@ -120,5 +120,5 @@ func (n *Node) StopContainerd() error {
 	if p == nil {
 		return nil
 	}
-	return p.Stop() //nolint:wrapcheck // names the process
+	return p.Stop()
 }

@@ -118,7 +118,7 @@ func (i Image) writeLayer(w io.Writer) error {
 			return fmt.Errorf("file %q: %w", file.Path, err)
 		}
 	}
-	return layer.Close() //nolint:wrapcheck // the caller names the image
+	return layer.Close()
 }
 
 // writeParents writes a directory and those above it that are not there yet.
@@ -130,25 +130,25 @@ func writeParents(layer *tar.Writer, dir string, seen map[string]bool) error {
 		return err
 	}
 	seen[dir] = true
-	return layer.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755}) //nolint:wrapcheck // the caller names the image
+	return layer.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755})
 }
 
 func (f File) write(layer *tar.Writer, name string) error {
 	switch {
 	case f.Dir:
-		return layer.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: tarMode(f.Mode)}) //nolint:wrapcheck // the caller names the file
+		return layer.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: tarMode(f.Mode)})
 	case f.Link != "":
-		return layer.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: f.Link, Mode: 0o777}) //nolint:wrapcheck // as above
+		return layer.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: f.Link, Mode: 0o777})
 	case f.Source == "":
 		return writeFile(layer, name, f.Content, tarMode(f.Mode))
 	}
 	info, err := os.Stat(f.Source)
 	if err != nil {
-		return err //nolint:wrapcheck // names the source
+		return err
 	}
 	content, err := os.ReadFile(f.Source)
 	if err != nil {
-		return err //nolint:wrapcheck // names the source
+		return err
 	}
 	return writeFile(layer, name, content, tarMode(info.Mode()))
 }
@@ -167,8 +167,8 @@ func tarMode(mode os.FileMode) int64 {
 // writeFile writes a regular file of root's, as old as the epoch.
 func writeFile(w *tar.Writer, name string, content []byte, mode int64) error {
 	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(content)), Mode: mode}); err != nil {
-		return err //nolint:wrapcheck // the caller names the file
+		return err
 	}
 	_, err := w.Write(content)
-	return err //nolint:wrapcheck // the caller names the file
+	return err
 }

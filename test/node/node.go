@@ -126,13 +126,14 @@ func (n *Node) stop() error {
 	n.stopping = true
 	processes := slices.Clone(n.processes)
 	n.mu.Unlock()
-	n.services.Lock()
-	defer n.services.Unlock()
 	var errs []error
-	// Latest first: drivers before the kubelet, the kubelet before containerd.
+	// Latest first: drivers before the kubelet, the kubelet before containerd. What is still being started ends, too, so that
+	// whoever waits for it gives the lock back.
 	for _, p := range slices.Backward(processes) {
 		errs = append(errs, p.Stop())
 	}
+	n.services.Lock()
+	defer n.services.Unlock()
 	if n.cri != nil {
 		errs = append(errs, n.cri.close())
 	}
@@ -164,7 +165,7 @@ func (n *Node) forget() error {
 	case <-n.cluster.Done(): // it stopped meanwhile: nobody will see the object
 		return nil
 	default:
-		return err //nolint:wrapcheck // names the node
+		return err
 	}
 }
 

@@ -140,7 +140,7 @@ func sleeper(name, nodeName string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault},
 		Spec: corev1.PodSpec{
-			NodeName: nodeName, EnableServiceLinks: &no, AutomountServiceAccountToken: &no, TerminationGracePeriodSeconds: &grace,
+			NodeName: nodeName, EnableServiceLinks: &no, AutomountServiceAccountToken: &no, TerminationGracePeriodSeconds: &grace, DNSPolicy: corev1.DNSDefault,
 			Containers: []corev1.Container{{
 				Name: "main", Image: BusyboxRef, ImagePullPolicy: corev1.PullNever,
 				Command: []string{"/bin/sh", "-c", "echo hello from $COLOUR; exec sleep 3600"},

@@ -57,7 +57,7 @@ func (n *Node) powerOff() error {
 	// The masters first and all at once, so that none of them restarts or reports what another one loses.
 	for _, p := range processes {
 		if err := p.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			return err //nolint:wrapcheck // names the process
+			return err
 		}
 	}
 	for _, group := range cgroupPaths(n.cgroupMounts, n.cgroup) {
