@@ -142,8 +142,8 @@ echo "ready $holder"
 
 while read -r command argument; do
 	case $command in
-	kill) empty "$argument" && echo done ;;
-	keep) dirs=$first && echo done ;;
+	kill) empty "$argument" && echo "done" ;;
+	keep) dirs=$first && echo "done" ;;
 	*) echo "unknown command \"$command\"" ;;
 	esac
 done
