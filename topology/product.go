@@ -3,6 +3,8 @@
 package topology
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -44,7 +46,7 @@ func buildProducts() map[string]Product {
 		{"P4 P40 T4", 0, 0, 3},
 		{"A100 A100X A800", rateNVLink2, 12, 4},
 		{"A30 A30X", rateNVLink2, 4, 4},
-		{"A40 A4500 A5000 A5500 A6000 RTXA4500 RTXA5000 RTXA5500 RTXA6000 3090 3090TI RTX3090", rateAmpere, 4, 4},
+		{"A40 A4500 A5000 A5500 A6000 RTXA4500 RTXA5000 RTXA5500 RTXA6000 3090 3090TI RTX3090 RTX3090TI", rateAmpere, 4, 4},
 		{"A2 A10 A10G A10M A16 A4000 RTXA4000", 0, 0, 4},
 		{"L4 L20 L40 L40S L40G 4080 4090 RTX4090 RTX6000ADA", 0, 0, 4},
 		{"H100 H200 H800 H20 GH200", rateNVLink4, 18, 5},
@@ -60,6 +62,10 @@ func buildProducts() map[string]Product {
 	}
 	return out
 }
+
+// Models returns the names of all models that [FindProduct] knows, in order. Some
+// models have two.
+func Models() []string { return slices.Sorted(maps.Keys(products)) }
 
 // architectures stand for the data-centre model of a generation in texts that name
 // no model.

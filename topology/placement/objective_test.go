@@ -107,6 +107,10 @@ func TestObjectiveConstants(t *testing.T) {
 	if diff := cmp.Diff(want, objectiveTable(t, "| PCIe generation | PIX | PXB | PHB | NODE | SYS |")); diff != "" {
 		t.Errorf("weights (-code +document):\n%s", diff)
 	}
+	undocumented := map[string]bool{}
+	for _, model := range topology.Models() {
+		undocumented[strings.TrimPrefix(model, "RTX")] = true
+	}
 	for _, row := range objectiveTable(t, "| models | MB/s per link | links | PCIe |") {
 		for model := range strings.SplitSeq(row[0], ", ") {
 			p, ok := topology.FindProduct(model)
@@ -114,7 +118,11 @@ func TestObjectiveConstants(t *testing.T) {
 			if diff := cmp.Diff(got, row[1:]); diff != "" || !ok {
 				t.Errorf("%s (-code +document):\n%s", model, diff)
 			}
+			delete(undocumented, strings.TrimPrefix(p.Name, "RTX"))
 		}
+	}
+	if len(undocumented) > 0 {
+		t.Errorf("models that the document leaves out: %v", undocumented)
 	}
 }
 

@@ -6,5 +6,6 @@
 // written. Without the right to read pods the phases are missing and a warning says so; without the right to read
 // slices or claims there is no answer, because half of it would look like free GPUs.
 //
-// Concurrency: the functions may be called from several goroutines. Allowed imports: internal/livestate, topology, api, client-go.
+// Concurrency: the functions may be called from several goroutines. Allowed imports: internal/livestate, topology, api, client-go,
+// the package printable.
 package nodes

@@ -7,5 +7,5 @@
 // idle, with all of their memory and cores.
 //
 // Invariants: bad input is an error that names the flag; the answer depends on the input alone.
-// Concurrency: pure functions. Allowed imports: the topology packages except topotest.
+// Concurrency: pure functions. Allowed imports: the topology packages except topotest, the package printable.
 package plan
