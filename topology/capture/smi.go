@@ -112,6 +112,9 @@ func (t *smiTable) readLine(line string, fields []string) error {
 		}
 		return nil // text above the table
 	}
+	if t.continuesHeader(fields) {
+		return t.readHeader(fields)
+	}
 	if t.startsAgain(fields) {
 		return errors.New("a second table starts here: pass on the table of one machine")
 	}
@@ -123,10 +126,24 @@ func (t *smiTable) readLine(line string, fields []string) error {
 	if t.ended {
 		return nil
 	}
-	if _, words := tailAt(fields); words > 0 && len(t.rows) == 0 && len(t.tails) == 0 {
-		return t.readHeader(fields) // a terminal broke the header in front of the headings
-	}
 	return t.readRow(line, fields)
+}
+
+// continuesHeader recognises the rest of a header that a terminal broke: in front of
+// the first row, labels that are new, or headings.
+func (t *smiTable) continuesHeader(fields []string) bool {
+	if _, known := t.at[fields[0]]; known || len(t.rows) > 0 || len(t.tails) > 0 {
+		return false
+	}
+	for i, label := range fields {
+		if _, words := tailAt(fields[i:]); words > 0 {
+			return true
+		}
+		if !nicLabel.MatchString(label) || isLink(label) {
+			return false
+		}
+	}
+	return true
 }
 
 // startsAgain recognises the header of another table.
@@ -152,6 +169,9 @@ func isHeader(fields []string) bool {
 	}
 	if _, words := tailAt(fields[1:]); words > 0 {
 		return true
+	}
+	if len(fields) == 2 && (strings.HasPrefix("GPU", fields[1]) || strings.HasPrefix("NIC", fields[1])) {
+		return true // cut off
 	}
 	return !isLink(fields[1]) && nicLabel.MatchString(fields[1])
 }
@@ -358,7 +378,8 @@ func (t *smiTable) readTail(r *rawMachine, row string, cells []string, g *Record
 		values = values[:len(t.tails)] // of columns whose headings are cut off
 	}
 	if len(values) > len(t.tails) {
-		return fmt.Errorf("row %q has %d cells for %d columns", row, len(cells), len(t.columns)+len(t.tails))
+		return fmt.Errorf("row %q has %d cells for %d columns: the header looks cut off: pass on whole lines",
+			row, len(cells), len(t.columns)+len(t.tails))
 	}
 	for i, value := range values {
 		whole := value
@@ -366,6 +387,11 @@ func (t *smiTable) readTail(r *rawMachine, row string, cells []string, g *Record
 			whole = strings.TrimRight(value, ",-")
 		}
 		if strings.HasPrefix(notPrinted, whole) { // also one that is cut
+			continue
+		}
+		if !validList(whole) && t.tails[i] == tailCPU && i == len(values)-1 {
+			r.warnings = append(r.warnings, topology.Warning(fmt.Sprintf(
+				"row %q, column %q: %s is cut off: taken as not recorded", row, tailCPU, short(value))))
 			continue
 		}
 		if !validList(whole) {

@@ -193,6 +193,8 @@ func TestSMIShapes(t *testing.T) {
 		{"second table", "\nLegend", "\n\tGPU0\tGPU1\nGPU0\tX\tSYS\nGPU1\tSYS\tX\nLegend", "line 7: a second table starts here"},
 		{"second table behind the legend", "GPU9 is", "\tGPU0\tGPU1\nGPU9 is", "a second table starts here"},
 		{"names twice", "GPU9 is", "NIC0: mlx5_1\nGPU9 is", `two are called "mlx5_1"`},
+		{"header cut off", smiBase, "\tGPU0\tG\nGPU0\tX\tN\nGPU1\tNV\tX\n", `row "GPU1" has no column in the header: is its right side cut off?`},
+		{"header cut before a heading", "\tGPU NUMA ID", "", "the header looks cut off"},
 		{"X to a card", "GPU0\t X \tNV2\tPIX", "GPU0\t X \tNV2\tX", "a NIC is not a GPU"},
 	} {
 		text := strings.Replace(smiBase, tc.old, tc.new, 1)
@@ -286,6 +288,7 @@ func TestSMIDisguises(t *testing.T) {
 		"quoted twice":     ">> " + strings.ReplaceAll(smiBase, "\n", "\n>> "),
 		"title and link":   "\x1b]0;user@host GPU0 GPU1\x07\x1b]8;;http://x\x1b\\" + strings.Replace(smiBase, "GPU1\tNIC0", "\x1b(B\x1b[?25lGPU1\x1b[0m\tNIC0", 1),
 		"broken header":    strings.Replace(smiBase, "\tCPU Affinity", "\n\tCPU Affinity", 1),
+		"broken in links":  strings.Replace(smiBase, "\tNIC0\tmlx5_1\tCPU", "\n\tNIC0\tmlx5_1\tCPU", 1),
 		"cut heading":      strings.Replace(smiBase, "\tGPU NUMA ID", "\tGPU NU", 1),
 		"cut heading, G":   strings.Replace(smiBase, "\tGPU NUMA ID", "\tG", 1),
 		"heading cut away": strings.Replace(smiBase, "\tNUMA Affinity\tGPU NUMA ID", "\tNUMA Aff", 1),
@@ -319,9 +322,9 @@ func TestSMIBlankCPU(t *testing.T) {
 // TestSMICutValues: the last value of a row may end in the middle.
 func TestSMICutValues(t *testing.T) {
 	t.Parallel()
-	for value, want := range map[string]string{"0-7,": "0-7", "0-": "0", "N": "", "N/": "", "0-7,1": "0-7,1"} {
+	for value, want := range map[string]string{"0-7,": "0-7", "0-": "0", "N": "", "N/": "", "0-7,1": "0-7,1", "8-1": ""} {
 		r, err := capture.ParseSMI([]byte("\tGPU0\tCPU Affin\nGPU0\tX\t"+value+"\n"), "box")
-		if err != nil || r.GPUs[0].CPUAffinity != want || (len(r.Warnings) > 0) != strings.ContainsAny(value[len(value)-1:], ",-") {
+		if err != nil || r.GPUs[0].CPUAffinity != want || (len(r.Warnings) > 0) != (strings.ContainsAny(value[len(value)-1:], ",-") || value == "8-1") {
 			t.Errorf("%q: error %v, %+v", value, err, r)
 		}
 	}
