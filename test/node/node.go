@@ -4,11 +4,13 @@ package node
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -88,7 +90,7 @@ func (n *Node) prepare() error {
 	if n.cgroupMounts, err = cgroupMounts(mountinfo); err != nil {
 		return fmt.Errorf("looking for cgroups: %w", err)
 	}
-	n.cgroup = "topodra-" + filepath.Base(n.dir)
+	n.cgroup = "topodra-node-" + strings.ToLower(rand.Text()[:10])
 	if n.warden, err = startWarden(append([]string{n.dir}, n.opts.RemoveToo...), cgroupPaths(n.cgroupMounts, n.cgroup)); err != nil {
 		return err
 	}
