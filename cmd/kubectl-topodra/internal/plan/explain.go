@@ -20,7 +20,7 @@ var words = map[placement.Criterion]func(best, lost *placement.Set, vMax int64) 
 			return fmt.Sprintf("lower tier: no NVLink ring, %.1f GB/s over %s instead of %.1f GB/s",
 				lost.Quality.MBps.GBps(), lost.Quality.Bottleneck, best.Quality.MBps.GBps())
 		}
-		worse, better := apart(lost.Quality.MBps.GBps(), best.Quality.MBps.GBps(), 1)
+		worse, better := apart(lost.Quality.MBps.GBps(), best.Quality.MBps.GBps())
 		return fmt.Sprintf("lower tier: %s instead of %s GB/s", worse, better)
 	},
 	placement.CriterionDeltaV: func(best, lost *placement.Set, vMax int64) string {
@@ -38,11 +38,11 @@ var words = map[placement.Criterion]func(best, lost *placement.Set, vMax int64) 
 			float64(lost.Keys.Residual)/1000, float64(best.Keys.Residual)/1000)
 	},
 	placement.CriterionPairs: func(best, lost *placement.Set, _ int64) string {
-		worse, better := apart(float64(lost.Keys.PairMBps)/1000, float64(best.Keys.PairMBps)/1000, 1)
+		worse, better := apart(float64(lost.Keys.PairMBps)/1000, float64(best.Keys.PairMBps)/1000)
 		return fmt.Sprintf("weaker pairs: %s GB/s over all pairs instead of %s", worse, better)
 	},
 	placement.CriterionCut: func(best, lost *placement.Set, _ int64) string {
-		worse, better := apart(float64(lost.Keys.CutMBps)/1000, float64(best.Keys.CutMBps)/1000, 1)
+		worse, better := apart(float64(lost.Keys.CutMBps)/1000, float64(best.Keys.CutMBps)/1000)
 		return fmt.Sprintf("cuts off more: %s GB/s of links to the GPUs that stay free instead of %s", worse, better)
 	},
 	placement.CriterionNUMA: func(best, lost *placement.Set, _ int64) string {
@@ -52,7 +52,7 @@ var words = map[placement.Criterion]func(best, lost *placement.Set, vMax int64) 
 		text := "breaks up more GPUs that are close on PCIe and NUMA"
 		if best.Keys.DeltaLocal > 0 {
 			more := 100 * float64(lost.Keys.DeltaLocal-best.Keys.DeltaLocal) / float64(best.Keys.DeltaLocal)
-			number, _ := apart(more, 0, 1)
+			number, _ := apart(more, 0)
 			text += ": by " + number + " %"
 		}
 		return text
@@ -65,9 +65,9 @@ var words = map[placement.Criterion]func(best, lost *placement.Set, vMax int64) 
 	},
 }
 
-// apart prints two different numbers with as many digits as it takes to tell them apart, at least the given number.
-func apart(a, b float64, digits int) (textA, textB string) {
-	for ; ; digits++ {
+// apart prints two different numbers with as many digits as it takes to tell them apart, at least one.
+func apart(a, b float64) (textA, textB string) {
+	for digits := 1; ; digits++ {
 		textA, textB = strconv.FormatFloat(a, 'f', digits, 64), strconv.FormatFloat(b, 'f', digits, 64)
 		if textA != textB || digits >= maxDigits {
 			return textA, textB
@@ -78,7 +78,7 @@ func apart(a, b float64, digits int) (textA, textB string) {
 // ofAll prints two costs as shares of the value of the whole machine, or as they are where the shares look alike.
 func ofAll(lost, best, all int64) string {
 	if all > 0 {
-		worse, better := apart(100*float64(lost)/float64(all), 100*float64(best)/float64(all), 1)
+		worse, better := apart(100*float64(lost)/float64(all), 100*float64(best)/float64(all))
 		if worse != better {
 			return fmt.Sprintf("%s %% of the machine's worth to them (ΔV) instead of %s %%", worse, better)
 		}

@@ -95,7 +95,7 @@ func Doubt(m *topology.Machine, a *Answer) string {
 	case a.Exact:
 		return ""
 	case m.N() > topology.MaxExactGPUs:
-		return fmt.Sprintf("the machine has more than %d GPUs, so not every set could be looked at with care: a better one may exist",
+		return fmt.Sprintf("the machine has more than %d GPUs: the search is not exact there, a better set may exist",
 			topology.MaxExactGPUs)
 	default:
 		return "the search was cut short: a better set may exist"
