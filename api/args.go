@@ -92,10 +92,10 @@ type DriverMapping struct {
 	Driver string `json:"driver"`
 
 	// Attributes of its devices.
-	Attributes AttributeMapping `json:"attributes,omitempty"`
+	Attributes AttributeMapping `json:"attributes,omitzero"`
 
 	// Capacities of its devices.
-	Capacities CapacityMapping `json:"capacities,omitempty"`
+	Capacities CapacityMapping `json:"capacities,omitzero"`
 }
 
 // AttributeMapping names the attributes to read. A name without a domain means

@@ -159,8 +159,8 @@ func (t *TopologyConfig) Validate(path *field.Path) field.ErrorList {
 // validateGuarantee ties the two limits to the only policy that keeps them.
 func (t *TopologyConfig) validateGuarantee(path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	switch {
-	case t.Policy == PolicyRequired:
+	switch t.Policy {
+	case PolicyRequired:
 		if t.Level == LevelAny && t.MinGBps == 0 {
 			errs = append(errs, field.Required(path.Child("level"),
 				"policy Required guarantees nothing without level, minGBps or both"))

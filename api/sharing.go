@@ -4,6 +4,7 @@ package api
 
 import (
 	"fmt"
+	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -93,13 +94,8 @@ func (s *SharingConfig) Validate(path *field.Path) field.ErrorList {
 
 // validateChoice accepts the empty value and the choices.
 func validateChoice[T ~string](path *field.Path, value T, choices ...T) field.ErrorList {
-	if value == "" {
+	if value == "" || slices.Contains(choices, value) {
 		return nil
-	}
-	for _, choice := range choices {
-		if value == choice {
-			return nil
-		}
 	}
 	return field.ErrorList{field.NotSupported(path, value, choices)}
 }

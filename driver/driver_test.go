@@ -120,9 +120,9 @@ func TestScanSurvivesFailures(t *testing.T) {
 		t.Errorf("published %d times, status %v", len(r.published), s.status.check())
 	}
 	delays = append(delays, scanTimes(t, s, 8)...)
-	want := []time.Duration{1, 2, 4, 20, 1, 2, 4, 8, 16, 20, 20}
-	for i := range want {
-		want[i] *= time.Second
+	var want []time.Duration
+	for _, seconds := range []int64{1, 2, 4, 20, 1, 2, 4, 8, 16, 20, 20} {
+		want = append(want, time.Duration(seconds)*time.Second)
 	}
 	if diff := cmp.Diff(want, delays); diff != "" {
 		t.Error(diff)

@@ -77,7 +77,7 @@ func (s *scanner) scan(ctx context.Context) (time.Duration, error) {
 	published, err := s.discover(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
-			return 0, nil
+			return 0, nil //nolint:nilerr // the driver is being stopped
 		}
 		return s.failed(ctx, err), nil
 	}
@@ -88,7 +88,7 @@ func (s *scanner) scan(ctx context.Context) (time.Duration, error) {
 	if s.last == nil || !apiequality.Semantic.DeepEqual(*s.last, published.Resources) {
 		if err := s.publisher.PublishResources(ctx, *published.Resources.DeepCopy()); err != nil {
 			if ctx.Err() != nil {
-				return 0, nil
+				return 0, nil //nolint:nilerr // the driver is being stopped
 			}
 			return 0, fmt.Errorf("publishing ResourceSlices: %w", err)
 		}

@@ -55,9 +55,6 @@ pods: CDI specs, and limits for shares of GPUs. SIGHUP starts a discovery.`,
 
 // run runs the driver until a signal ends it.
 func run(ctx context.Context, opts *options) error {
-	if ctx == nil {
-		ctx = context.Background()
-	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "topodra-driver"))

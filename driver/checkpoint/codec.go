@@ -138,9 +138,8 @@ func unmarshalWith(data []byte, known any) (map[string]json.RawMessage, error) {
 	if err := json.Unmarshal(data, &fields); err != nil {
 		return nil, err
 	}
-	names := reflect.TypeOf(known).Elem()
-	for i := range names.NumField() {
-		name, _, _ := strings.Cut(names.Field(i).Tag.Get("json"), ",")
+	for member := range reflect.TypeOf(known).Elem().Fields() {
+		name, _, _ := strings.Cut(member.Tag.Get("json"), ",")
 		// encoding/json matches names in any case, so the copy has to go, too.
 		maps.DeleteFunc(fields, func(field string, _ json.RawMessage) bool { return strings.EqualFold(field, name) })
 	}

@@ -4,6 +4,7 @@ package checkpoint
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -211,17 +212,9 @@ func (c *Claim) validate() error {
 	if c.Delivery != DeliveryNone && c.Delivery != DeliveryCDI && c.Delivery != DeliveryNRI {
 		return fmt.Errorf("delivery %q is unknown", c.Delivery)
 	}
-	for i, device := range c.Devices {
-		if device.Request == "" || device.Pool == "" || device.Name == "" || device.UUID == "" || device.CDIDevice == "" {
-			return fmt.Errorf("device %d lacks its request, pool, name, UUID or CDI name", i)
-		}
-		if limit := device.Limit; limit != nil && (limit.MemoryMiB <= 0 || limit.CoresPercent < 0 || limit.CoresPercent > 100) {
-			return fmt.Errorf("device %d (%q) has an impossible limit %+v", i, device.Name, *limit)
-		}
-		for name, amount := range device.Consumed {
-			if amount < 0 {
-				return fmt.Errorf("device %d (%q) consumes %d of %q", i, device.Name, amount, name)
-			}
+	for i := range c.Devices {
+		if err := c.Devices[i].validate(); err != nil {
+			return fmt.Errorf("device %d (%q) %w", i, c.Devices[i].Name, err)
 		}
 	}
 	for _, group := range c.Groups {
@@ -229,6 +222,22 @@ func (c *Claim) validate() error {
 			if position < 0 || position >= len(c.Devices) {
 				return fmt.Errorf("group of %q names device %d of %d", group.Container, position, len(c.Devices))
 			}
+		}
+	}
+	return nil
+}
+
+// validate checks one device; errors continue "device … ".
+func (d *Device) validate() error {
+	if d.Request == "" || d.Pool == "" || d.Name == "" || d.UUID == "" || d.CDIDevice == "" {
+		return errors.New("lacks its request, pool, name, UUID or CDI name")
+	}
+	if limit := d.Limit; limit != nil && (limit.MemoryMiB <= 0 || limit.CoresPercent < 0 || limit.CoresPercent > 100) {
+		return fmt.Errorf("has an impossible limit %+v", *limit)
+	}
+	for name, amount := range d.Consumed {
+		if amount < 0 {
+			return fmt.Errorf("consumes %d of %q", amount, name)
 		}
 	}
 	return nil

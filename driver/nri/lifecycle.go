@@ -115,13 +115,9 @@ func cgroupPath(ociPath string) string {
 	slice, prefix, name := parts[0], parts[1], parts[2]
 	out := "/"
 	if base, ok := strings.CutSuffix(slice, ".slice"); ok && base != "-" {
-		built := ""
-		for i, part := range strings.Split(base, "-") {
-			if i > 0 {
-				built += "-"
-			}
-			built += part
-			out = path.Join(out, built+".slice")
+		parts := strings.Split(base, "-")
+		for i := range parts {
+			out = path.Join(out, strings.Join(parts[:i+1], "-")+".slice")
 		}
 	}
 	if strings.HasSuffix(name, ".slice") {

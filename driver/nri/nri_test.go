@@ -35,7 +35,8 @@ func TestOverTheWire(t *testing.T) {
 	defer server.Stop()
 	for plugins := 1; plugins <= 2; plugins++ {
 		runner := NewRunner(f.plugin, socket)
-		defer run(t, runner)()
+		stop := run(t, runner)
+		defer stop() //nolint:revive // both plugins run to the end
 		server.wait(t)
 		request := container("id-"+fmt.Sprint(plugins), names...)
 		original := container("id-"+fmt.Sprint(plugins), names...)
@@ -103,7 +104,8 @@ func TestReconnect(t *testing.T) {
 	if runner.Offered() || runner.Healthy() != nil {
 		t.Error("without a runtime: offered or unhealthy")
 	}
-	defer run(t, runner)()
+	stop := run(t, runner)
+	defer stop()
 	first := newRuntime(t, filepath.Join(dir, "1.sock"), container("alive", name), container("gone", name))
 	defer first.Stop()
 	way := newProxy(t, socket)

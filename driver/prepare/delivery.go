@@ -5,8 +5,10 @@ package prepare
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/topodra/topodra/api"
@@ -88,23 +90,32 @@ func (m *Manager) otherClaims(ctx context.Context, record *checkpoint.Claim, con
 	for i := range containers {
 		c := &containers[i]
 		for _, name := range c.claims {
-			isOurs, asked := ours[name]
-			if !asked {
-				claim, err := m.options.Cluster.Claim(ctx, record.Namespace, name)
-				if err != nil && !apierrors.IsNotFound(err) {
+			if _, asked := ours[name]; !asked {
+				isOurs, err := m.hasOurDevices(ctx, record.Namespace, name)
+				if err != nil {
 					return nil, fmt.Errorf("finding out about other claims of %s: %w", c, err)
-				}
-				if err == nil && claim.Status.Allocation != nil {
-					for j := range claim.Status.Allocation.Devices.Results {
-						isOurs = isOurs || claim.Status.Allocation.Devices.Results[j].Driver == api.DriverName
-					}
 				}
 				ours[name] = isOurs
 			}
-			if isOurs {
+			if ours[name] {
 				out[c.String()] = append(out[c.String()], name)
 			}
 		}
 	}
 	return out, nil
+}
+
+// hasOurDevices says whether devices of this driver are allocated to a claim. One
+// that does not exist has none.
+func (m *Manager) hasOurDevices(ctx context.Context, namespace, name string) (bool, error) {
+	claim, err := m.options.Cluster.Claim(ctx, namespace, name)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil || claim.Status.Allocation == nil {
+		return false, err
+	}
+	return slices.ContainsFunc(claim.Status.Allocation.Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool {
+		return r.Driver == api.DriverName
+	}), nil
 }

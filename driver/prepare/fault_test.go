@@ -103,7 +103,7 @@ func (f *fixture) faulty(fault *fault) *Manager {
 }
 
 // survive runs act, which may be killed, and reports that.
-func survive(act func() error) (err error, killed bool) {
+func survive(act func() error) (killed bool, err error) {
 	defer func() {
 		if got := recover(); got != nil {
 			if got != any(errKilled) {
@@ -112,7 +112,7 @@ func survive(act func() error) (err error, killed bool) {
 			killed = true
 		}
 	}()
-	return act(), false
+	return false, act()
 }
 
 // faultCase is what is done under faults, on a node that begin has set up, and
@@ -192,7 +192,7 @@ func TestFaultThenTryAgain(t *testing.T) {
 		t.Helper()
 		what := fmt.Sprintf("%s, %+v", test.name, *fault)
 		manager := f.faulty(fault)
-		err, killed := survive(func() error { return test.act(t.Context(), manager, c) })
+		killed, err := survive(func() error { return test.act(t.Context(), manager, c) })
 		hit := fault.step > fault.at
 		if hit != (killed || errors.Is(err, errFault)) {
 			t.Errorf("%s: got error %v, killed %t", what, err, killed)
@@ -264,7 +264,7 @@ func TestReconcileUnderFaults(t *testing.T) {
 			f.cluster.remove(pods[1])
 			what := fmt.Sprintf("%+v", *fault)
 			manager := f.faulty(fault)
-			err, killed := survive(func() error { return manager.Reconcile(t.Context()) })
+			killed, err := survive(func() error { return manager.Reconcile(t.Context()) })
 			if hit := fault.step > at; hit != (killed || errors.Is(err, errFault)) {
 				t.Errorf("%s: got error %v, killed %t", what, err, killed)
 			}

@@ -13,7 +13,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/api/slicecodec"
@@ -42,10 +41,10 @@ func gpus(t *testing.T, m *topology.Machine) []resourceapi.Device {
 	devices := make([]resourceapi.Device, 0, m.N())
 	for i, a := range attributes {
 		a = maps.Clone(a)
-		a[api.AttrType] = resourceapi.DeviceAttribute{StringValue: ptr.To(api.DeviceTypeGPU)}
-		a[api.AttrSimulated] = resourceapi.DeviceAttribute{BoolValue: ptr.To(true)}
-		a[api.AttrUUID] = resourceapi.DeviceAttribute{StringValue: ptr.To("GPU-" + string(rune('0'+i)))}
-		a[api.AttrProductName] = resourceapi.DeviceAttribute{StringValue: ptr.To("Model")}
+		a[api.AttrType] = resourceapi.DeviceAttribute{StringValue: new(api.DeviceTypeGPU)}
+		a[api.AttrSimulated] = resourceapi.DeviceAttribute{BoolValue: new(true)}
+		a[api.AttrUUID] = resourceapi.DeviceAttribute{StringValue: new("GPU-" + string(rune('0'+i)))}
+		a[api.AttrProductName] = resourceapi.DeviceAttribute{StringValue: new("Model")}
 		devices = append(devices, resourceapi.Device{
 			Name: "g" + string(rune('0'+i)), Attributes: a,
 			Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
@@ -98,7 +97,7 @@ func build(t *testing.T, resourceSlices []resourceapi.ResourceSlice, claims ...r
 func TestWhoHoldsWhat(t *testing.T) {
 	t.Parallel()
 	admin := result("node", "g2", "", "")
-	admin.AdminAccess = ptr.To(true)
+	admin.AdminAccess = new(true)
 	foreign := result("node", "g2", "", "")
 	foreign.Driver = "other.example"
 	nodes := build(t, []resourceapi.ResourceSlice{slice("node", 1, 1, gpus(t, pair(t))...)},
@@ -174,7 +173,7 @@ func TestMIGParts(t *testing.T) {
 	t.Parallel()
 	devices := gpus(t, pair(t))
 	part := resourceapi.Device{Name: "g1-mig", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-		api.AttrType: {StringValue: ptr.To(api.DeviceTypeMIG)}, api.AttrIndex: {IntValue: ptr.To(int64(1))},
+		api.AttrType: {StringValue: new(api.DeviceTypeMIG)}, api.AttrIndex: {IntValue: new(int64(1))},
 	}}
 	held := claim("small", []string{"pod"}, result("node", "g1-mig", "", ""))
 	n := build(t, []resourceapi.ResourceSlice{slice("node", 1, 1, devices[0], part, devices[2])}, held)[0]
@@ -217,7 +216,7 @@ func TestTaintsAndOrder(t *testing.T) {
 func TestUnreadableAttributesNameTheNode(t *testing.T) {
 	t.Parallel()
 	devices := gpus(t, pair(t))
-	devices[0].Attributes[api.AttrNVLinks] = resourceapi.DeviceAttribute{StringValue: ptr.To("x?0")}
+	devices[0].Attributes[api.AttrNVLinks] = resourceapi.DeviceAttribute{StringValue: new("x?0")}
 	_, err := livestate.Build([]resourceapi.ResourceSlice{slice("node-x", 1, 1, devices...)}, nil)
 	if err == nil || !strings.Contains(err.Error(), `"node-x"`) {
 		t.Errorf("error %v, want one that names the node", err)

@@ -5,6 +5,7 @@ package topologydra
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -64,11 +65,12 @@ func (pl *Plugin) demandOn(c *cycle, pod *v1.Pod, node fwk.NodeInfo) (*demand, e
 	if claim == nil {
 		return c.base, nil
 	}
-	requests := ""
+	var text strings.Builder
 	for i := range claim.Spec.Devices.Requests {
 		request := &claim.Spec.Devices.Requests[i]
-		requests += fmt.Sprintf("%s=%s*%d;", request.Name, request.Exactly.DeviceClassName, request.Exactly.Count)
+		fmt.Fprintf(&text, "%s=%s*%d;", request.Name, request.Exactly.DeviceClassName, request.Exactly.Count)
 	}
+	requests := text.String()
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	if known, ok := c.extended[requests]; ok {

@@ -113,7 +113,7 @@ func (f *fabricReader) decode(ctx context.Context, pool *kube.Pool) *fabric {
 			fab.total[position] = fab.names.totals(pool.Devices[i].Device)
 		}
 	}
-	f.warm(class)
+	f.warm(class) //nolint:contextcheck // what it makes is for every later pod: no one pod's deadline may cut it short
 	return fab
 }
 

@@ -64,7 +64,7 @@ func unschedulable(logger klog.Logger, reason string, kv ...any) *fwk.Status {
 	if loggerV := logger.V(5); loggerV.Enabled() {
 		helper, loggerV := loggerV.WithCallStackHelper()
 		helper()
-		loggerV.Info("Pod is unschedulable", append(kv, "reason", reason)...) //nolint:logcheck // the keys are the callers' constants
+		loggerV.Info("Pod is unschedulable", append(kv, "reason", reason)...)
 	}
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reason)
 }

@@ -62,7 +62,7 @@ func TestScoreOffers(t *testing.T) {
 				t.Errorf("scores (-want +got):\n%s", diff)
 			}
 			for _, score := range got {
-				if score < 0 || score > fwk.MaxNodeScore {
+				if score < 0 || score > fwk.MaxScore {
 					t.Errorf("score %d is out of range", score)
 				}
 			}

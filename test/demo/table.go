@@ -239,10 +239,10 @@ func FormatGPUs(gpus []int) string {
 		for j+1 < len(gpus) && gpus[j+1] == gpus[j]+1 {
 			j++
 		}
-		switch {
-		case j == i:
+		switch j {
+		case i:
 			parts = append(parts, strconv.Itoa(gpus[i]))
-		case j == i+1:
+		case i + 1:
 			parts = append(parts, strconv.Itoa(gpus[i]), strconv.Itoa(gpus[j]))
 		default:
 			parts = append(parts, strconv.Itoa(gpus[i])+"-"+strconv.Itoa(gpus[j]))

@@ -28,7 +28,6 @@ type driver struct {
 	world      *world
 	kubeconfig string
 	stateDir   string
-	httpAddr   string
 
 	current *cluster.Process // nil while it is stopped
 }

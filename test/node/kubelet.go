@@ -183,7 +183,7 @@ func (n *Node) kubeletHealthy(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("asking the kubelet: %w", err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // only the status is of interest
+	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("asking the kubelet: %s", resp.Status)
 	}

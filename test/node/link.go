@@ -26,7 +26,7 @@ func freePort() (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("looking for a free port: %w", err)
 	}
-	defer l.Close() //nolint:errcheck // a listener that accepted nothing
+	defer l.Close()
 	addr, ok := l.Addr().(*net.TCPAddr)
 	if !ok {
 		return 0, fmt.Errorf("looking for a free port: unexpected address %q", l.Addr())

@@ -86,7 +86,7 @@ func (n *Node) prepare() error {
 	if err != nil {
 		return fmt.Errorf("looking for cgroups: %w", err)
 	}
-	defer mountinfo.Close() //nolint:errcheck // opened for reading only: closing cannot lose anything
+	defer mountinfo.Close()
 	if n.cgroupMounts, err = cgroupMounts(mountinfo); err != nil {
 		return fmt.Errorf("looking for cgroups: %w", err)
 	}

@@ -53,7 +53,7 @@ func startWarden(dirs, cgroups []string) (*warden, error) {
 	}
 	line, err := w.answers.ReadString('\n')
 	pid, ok := strings.CutPrefix(strings.TrimSpace(line), "ready ")
-	if w.holder, _ = strconv.Atoi(pid); ok && err == nil && w.holder > 0 { //nolint:errcheck // 0 is no process id
+	if w.holder, _ = strconv.Atoi(pid); ok && err == nil && w.holder > 0 {
 		return w, nil
 	}
 	return nil, errors.Join(fmt.Errorf("preparing cgroups and mounts: %s", strings.TrimSpace(line)), w.end())

@@ -180,15 +180,10 @@ func (r *rawMachine) fillNICs(m *topology.Machine) error {
 	for i := range best {
 		best[i] = topology.SYS
 	}
-	seen := map[string]bool{}
+	if err := r.checkNICNames(); err != nil {
+		return err
+	}
 	for _, nic := range r.nics {
-		if err := checkNICName(nic.Name); err != nil {
-			return fmt.Errorf("nics: %w", err)
-		}
-		if seen[nic.Name] {
-			return fmt.Errorf("nics: two are called %q: give each its own name", nic.Name)
-		}
-		seen[nic.Name] = true
 		for j, cell := range nic.ToNIC {
 			if _, err := parseNICCell(cell); err != nil {
 				return fmt.Errorf("nics: row %q, NIC column %d: %w", nic.Name, j, err)
@@ -206,6 +201,21 @@ func (r *rawMachine) fillNICs(m *topology.Machine) error {
 				best[i], m.GPUs[i].NearestNIC = class, nic.Name
 			}
 		}
+	}
+	return nil
+}
+
+// checkNICNames wants well-formed names, each once.
+func (r *rawMachine) checkNICNames() error {
+	seen := map[string]bool{}
+	for _, nic := range r.nics {
+		if err := checkNICName(nic.Name); err != nil {
+			return fmt.Errorf("nics: %w", err)
+		}
+		if seen[nic.Name] {
+			return fmt.Errorf("nics: two are called %q: give each its own name", nic.Name)
+		}
+		seen[nic.Name] = true
 	}
 	return nil
 }

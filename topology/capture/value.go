@@ -26,8 +26,7 @@ func document(data []byte) (value, error) {
 	}
 	var raw json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
-		var syntax *json.SyntaxError
-		if errors.As(err, &syntax) {
+		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 			before := data[:min(int(syntax.Offset), len(data))]
 			line := bytes.Count(before, []byte("\n")) + 1
 			column := len(before) - bytes.LastIndexByte(before, '\n') - 1

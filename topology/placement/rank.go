@@ -28,11 +28,10 @@ type ranking struct {
 // candidate is an option with the criteria that were needed so far.
 type candidate struct {
 	option
-	quality quality.Quality
-	tier    int
-	deltaV  int64
-	keys    Keys
-	stage   stage
+	tier   int
+	deltaV int64
+	keys   Keys
+	stage  stage
 }
 
 // stage says which criteria of a candidate are known.

@@ -350,7 +350,7 @@ func TestConcurrentUse(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			for s := topology.Mask(0); s < 256; s++ {
+			for s := range topology.Mask(256) {
 				k := 1 + (int(s)+w)%8
 				if c.Of(s) != want.Of(s) || c.Pack(k, s) != want.Pack(k, s) || c.Local().Of(s) != want.Local().Of(s) {
 					t.Errorf("goroutine %d: different answer for %s", w, s)

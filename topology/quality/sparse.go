@@ -4,7 +4,6 @@ package quality
 
 import (
 	"math/bits"
-	"sort"
 	"sync"
 
 	"github.com/topodra/topodra/topology"
@@ -149,7 +148,15 @@ func minDegree(c *Class, set topology.Mask) int {
 // Every level has the hops of those before it and the last joins every pair, so
 // halving finds it.
 func firstLevelOf(levels []level, set topology.Mask) int {
-	return sort.Search(len(levels)-1, func(at int) bool { return joined(levels[at].adjacent, set) })
+	low, high := 0, len(levels)-1
+	for low < high {
+		if middle := (low + high) / 2; joined(levels[middle].adjacent, set) {
+			high = middle
+		} else {
+			low = middle + 1
+		}
+	}
+	return low
 }
 
 // joined reports whether the graph has a Hamiltonian cycle through the set (a pair:

@@ -14,11 +14,13 @@ import (
 
 // machine is a recorded machine that a test changes while its driver runs.
 type machine struct {
-	path  string
-	Name  string       `json:"name"`
-	Kind  string       `json:"kind"`
-	GPUs  []machineGPU `json:"gpus"`
-	Links [][]string   `json:"links"`
+	path string
+	Name string `json:"name"`
+	// Hardware names the model, which decides the speed of a link and the memory.
+	Hardware string       `json:"hardware"`
+	Kind     string       `json:"kind"`
+	GPUs     []machineGPU `json:"gpus"`
+	Links    [][]string   `json:"links"`
 }
 
 type machineGPU struct {
@@ -29,7 +31,7 @@ type machineGPU struct {
 // newMachine makes a machine of n A100 GPUs on one socket, without NVLinks.
 func newMachine(t *testing.T, n int) *machine {
 	t.Helper()
-	m := &machine{path: filepath.Join(t.TempDir(), "machine.json"), Name: "changing A100", Kind: "nvidia-smi topo -m"}
+	m := &machine{path: filepath.Join(t.TempDir(), "machine.json"), Name: "changing", Hardware: "A100", Kind: "nvidia-smi topo -m"}
 	for i := range n {
 		m.GPUs = append(m.GPUs, machineGPU{Index: i})
 		row := make([]string, n)

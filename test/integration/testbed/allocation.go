@@ -30,14 +30,14 @@ type Allocation struct {
 
 // String shows an allocation for people and for comparison.
 func (a Allocation) String() string {
-	text := fmt.Sprintf("%s %s", a.Node, a.GPUs)
+	parts := []string{a.Node, a.GPUs.String()}
 	for _, request := range slices.Sorted(maps.Keys(a.ByRequest)) {
-		text += fmt.Sprintf(" %s=%s", request, a.ByRequest[request])
+		parts = append(parts, fmt.Sprintf("%s=%s", request, a.ByRequest[request]))
 	}
 	if len(a.Devices) > 0 {
-		text += " " + strings.Join(a.Devices, ",")
+		parts = append(parts, strings.Join(a.Devices, ","))
 	}
-	return text
+	return strings.Join(parts, " ")
 }
 
 // Allocation reads what a claim got; it must have got something.

@@ -29,7 +29,7 @@ const completionName = "kubectl_complete-topodra"
 func Main(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
 	// Output is held back until the command has succeeded, so that a failure leaves nothing on the standard output.
 	var held bytes.Buffer
-	root := NewCommand(genericiooptions.IOStreams{In: in, Out: &held, ErrOut: errOut})
+	root := NewCommand(genericiooptions.IOStreams{In: in, Out: &held, ErrOut: errOut}) //nolint:contextcheck // commands take it from ExecuteContext
 	rest := args[1:]
 	if filepath.Base(args[0]) == completionName {
 		rest = append([]string{cobra.ShellCompRequestCmd}, rest...)

@@ -44,8 +44,7 @@ func run(args []string, out, errOut *os.File) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	// What client libraries log would tear the progress line apart; what matters comes back as errors.
-	klog.SetOutput(io.Discard)
-	klog.LogToStderr(false)
+	klog.SetLogger(klog.Logger{}) // the zero value discards
 
 	report, err := runDemo(ctx, errOut, *logs)
 	status := 0
