@@ -131,7 +131,7 @@ func TestDecodeRejects(t *testing.T) {
 		"null claim":      {seal(`{"nodeName":"n","claims":{"u":null}}`), `claim "u" has no name`},
 		"unknown state":   {seal(`{"nodeName":"n","claims":{"u":{"namespace":"a","name":"b","state":"Odd","delivery":"None"}}}`), `state "Odd" is unknown`},
 		"unknown way":     {seal(`{"nodeName":"n","claims":{"u":{"namespace":"a","name":"b","state":"Started","delivery":"Post"}}}`), `delivery "Post" is unknown`},
-		"device unnamed":  {seal(`{"nodeName":"n","claims":{"u":{"namespace":"a","name":"b","state":"Started","delivery":"None","devices":[{}]}}}`), "device 0 lacks"},
+		"device unnamed":  {seal(`{"nodeName":"n","claims":{"u":{"namespace":"a","name":"b","state":"Started","delivery":"None","devices":[{}]}}}`), `device 0 ("") lacks`},
 		"limit of zero":   {seal(`{"nodeName":"n","claims":{"u":{"namespace":"a","name":"b","state":"Started","delivery":"None","devices":[{"request":"r","pool":"p","name":"d","uuid":"u","cdiDevice":"c","limit":{"memoryMiB":0}}]}}}`), "impossible limit"},
 		"group too far":   {seal(`{"nodeName":"n","claims":{"u":{"namespace":"a","name":"b","state":"Started","delivery":"CDI","groups":[{"container":"x","devices":[0]}]}}}`), "names device 0 of 0"},
 		"claims not maps": {seal(`{"nodeName":"n","claims":[1]}`), "decoding the data"},
