@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
-	"tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
@@ -133,7 +132,7 @@ func Build(base *BaseEdits, devices []Device) (*specs.Spec, error) {
 		edits = extend(edits, device)
 		spec.Devices = append(spec.Devices, specs.Device{Name: name, ContainerEdits: edits})
 	}
-	version, err := cdi.MinimumRequiredVersion(spec)
+	version, err := specs.MinimumRequiredVersion(spec)
 	if err != nil {
 		return nil, fmt.Errorf("building CDI spec: finding its version: %w", err)
 	}

@@ -57,7 +57,7 @@ func Snapshot(recording *capture.Recorded, nodeName string) (*device.Snapshot, e
 	for _, warning := range recording.Warnings {
 		snapshot.Warnings = append(snapshot.Warnings, string(warning))
 	}
-	product := findProduct(recording.Product.Name, recording.Hardware+" "+machine.Name)
+	product := findProduct(recording.Product.Name, recording.Hardware)
 	roots := rootMembers(machine)
 	for i := range snapshot.GPUs {
 		snapshot.GPUs[i] = device.GPU{

@@ -15,14 +15,15 @@ import (
 	"github.com/topodra/topodra/topology/quality"
 )
 
-// document is the JSON form of an answer. Its fields are an interface to other programs: none is ever left out.
+// document is the JSON form of an answer. Its fields are an interface to other programs: the agreed ones are
+// never left out, and the doubt about a search that was not exact comes on top.
 type document struct {
 	Machine      string        `json:"machine"`
 	GPUs         []int         `json:"gpus"`
 	Rings        int           `json:"rings"`
 	GBps         float64       `json:"gbps"`
 	Tier         int           `json:"tier"`
-	Exact        bool          `json:"exact"`
+	Inexact      bool          `json:"inexact,omitempty"`
 	Alternatives []alternative `json:"alternatives"`
 }
 
@@ -38,7 +39,7 @@ type alternative struct {
 func WriteJSON(w io.Writer, machine string, numbers Numbers, a *Answer) error {
 	doc := document{
 		Machine: machine, GPUs: numbers.Of(a.Best.GPUs), Rings: a.Best.Quality.Rings,
-		GBps: a.Best.Quality.MBps.GBps(), Tier: a.Best.Tier, Exact: a.Exact, Alternatives: []alternative{},
+		GBps: a.Best.Quality.MBps.GBps(), Tier: a.Best.Tier, Inexact: !a.Exact, Alternatives: []alternative{},
 	}
 	for _, c := range a.Alternatives {
 		doc.Alternatives = append(doc.Alternatives, alternative{
