@@ -465,7 +465,7 @@ func podState(pod *corev1.Pod) string {
 		case c.State.Waiting != nil:
 			parts = append(parts, fmt.Sprintf("%s waits: %s %s", c.Name, c.State.Waiting.Reason, c.State.Waiting.Message))
 		case c.State.Terminated != nil:
-			parts = append(parts, fmt.Sprintf("%s ended: %s, exit code %d", c.Name, c.State.Terminated.Reason, c.State.Terminated.ExitCode))
+			parts = append(parts, fmt.Sprintf("%s ended: %s, exit code %d %s", c.Name, c.State.Terminated.Reason, c.State.Terminated.ExitCode, c.State.Terminated.Message))
 		}
 	}
 	return fmt.Sprintf("%s (%s)", pod.Status.Phase, strings.Join(parts, "; "))
