@@ -64,7 +64,7 @@ func (d *driver) args(podUID string, more ...string) []string {
 		"--hami-core-library=" + d.world.library,
 		"--nri-socket=" + d.world.node.NRISocket(),
 		"--pod-uid=" + podUID,
-		"--rescan-period=10s",
+		"--rescan-period=10s", "--reconcile-period=20s",
 		"-v=4",
 	}
 	return append(args, more...)
