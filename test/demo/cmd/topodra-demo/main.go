@@ -41,6 +41,10 @@ func run(args []string, out, errOut *os.File) int {
 		say(errOut, "error: unexpected argument %q\n", flags.Arg(0))
 		return 2
 	}
+	if err := checkDirectory(*file); err != nil {
+		say(errOut, "error: %v\n", err)
+		return 2
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	// What client libraries log would tear the progress line apart; what matters comes back as errors.
@@ -67,6 +71,17 @@ func run(args []string, out, errOut *os.File) int {
 		say(errOut, "error: %v\n", err)
 	}
 	return status
+}
+
+// checkDirectory finds out early that the result cannot be written.
+func checkDirectory(file string) error {
+	if file == "" {
+		return nil
+	}
+	if info, err := os.Stat(filepath.Dir(file)); err != nil || !info.IsDir() {
+		return fmt.Errorf("the result cannot be written to %q: %q is not a directory", file, filepath.Dir(file))
+	}
+	return nil
 }
 
 func runDemo(ctx context.Context, errOut *os.File, logs string) (*demo.Report, error) {
