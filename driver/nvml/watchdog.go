@@ -37,8 +37,9 @@ func (w watchdog) run(ctx context.Context, timeout time.Duration, work func(begi
 	}
 	done := make(chan result, 1)
 	go func() {
-		defer func() { <-w.busy }()
 		snapshot, err := work(func(what string) { w.current.Store(&what) })
+		// Before the result is told: who has it may come back at once.
+		<-w.busy
 		done <- result{snapshot, err}
 	}()
 	timer := time.NewTimer(timeout)

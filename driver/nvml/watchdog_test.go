@@ -77,6 +77,18 @@ func TestHang(t *testing.T) {
 	}
 }
 
+// TestReturned: work that has returned does not stand in the way of the next, however
+// soon that comes.
+func TestReturned(t *testing.T) {
+	t.Parallel()
+	w := newWatchdog()
+	for i := range 50_000 {
+		if _, err := w.run(t.Context(), time.Minute, func(func(string)) (*device.Snapshot, error) { return nil, nil }); err != nil {
+			t.Fatalf("run %d: %v", i, err)
+		}
+	}
+}
+
 // TestInterrupted: the end of the context ends the wait.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
