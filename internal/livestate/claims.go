@@ -33,8 +33,11 @@ func hold(claim *resourceapi.ResourceClaim, find func(pool string) (*pool, *Node
 		}
 		gpu := &n.GPUs[at]
 		holder := Holder{
-			Namespace: claim.Namespace, Claim: claim.Name, Pods: podsOf(claim),
+			Namespace: claim.Namespace, Claim: claim.Name, UID: claim.UID, Request: r.Request, Pods: podsOf(claim),
 			Admin: r.AdminAccess != nil && *r.AdminAccess,
+		}
+		if at := claim.Status.Allocation.AllocationTimestamp; at != nil {
+			holder.AllocatedAt = at.Time
 		}
 		if gpu.Device == r.Device {
 			holder.Uses, holder.Whole = uses(r, gpu.Total)
@@ -51,9 +54,9 @@ func uses(r *resourceapi.DeviceRequestAllocationResult, total Capacity) (Capacit
 	if len(r.ConsumedCapacity) == 0 {
 		return total, true
 	}
-	memory, cores := r.ConsumedCapacity[api.CapacityMemory], r.ConsumedCapacity[api.CapacityCores]
+	memory, cores, slots := r.ConsumedCapacity[api.CapacityMemory], r.ConsumedCapacity[api.CapacityCores], r.ConsumedCapacity[api.CapacitySlots]
 	// Rounded up: a GPU is never shown emptier than it is.
-	used := Capacity{MemoryMiB: (memory.Value() + 1<<20 - 1) >> 20, CoresPercent: cores.Value()}
+	used := Capacity{MemoryMiB: (memory.Value() + 1<<20 - 1) >> 20, CoresPercent: cores.Value(), Slots: slots.Value()}
 	return used, used.MemoryMiB >= total.MemoryMiB
 }
 
@@ -73,7 +76,7 @@ func (n *Node) finish() {
 	for i := range n.GPUs {
 		gpu := &n.GPUs[i]
 		slices.SortFunc(gpu.Holders, func(a, b Holder) int {
-			return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Claim, b.Claim), strings.Compare(a.Device, b.Device))
+			return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Claim, b.Claim), strings.Compare(a.Device, b.Device), strings.Compare(a.Request, b.Request))
 		})
 		for _, h := range gpu.Holders {
 			if h.Admin {
@@ -85,6 +88,7 @@ func (n *Node) finish() {
 			}
 			gpu.Free.MemoryMiB = max(0, gpu.Free.MemoryMiB-h.Uses.MemoryMiB)
 			gpu.Free.CoresPercent = max(0, gpu.Free.CoresPercent-h.Uses.CoresPercent)
+			gpu.Free.Slots = max(0, gpu.Free.Slots-h.Uses.Slots)
 		}
 	}
 }

@@ -9,5 +9,5 @@
 //
 // Concurrency: pure functions; the arguments are not written to.
 //
-// Allowed imports: api, api/slicecodec, topology, k8s.io/api.
+// Allowed imports: api, api/slicecodec, topology, k8s.io/api, k8s.io/apimachinery.
 package livestate

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/api/slicecodec"
@@ -30,6 +32,19 @@ type Node struct {
 	Simulated bool
 	// Warnings are what had to be guessed or left out.
 	Warnings []string
+	// Pool and Generation name the version of the node's pool that is shown.
+	Pool       string
+	Generation int64
+	// Published are the devices as they are in the slices, by name. Nobody may write to them.
+	Published []resourceapi.Device
+
+	placed map[string]int // position by device name
+}
+
+// Position returns the GPU that a published device is, or is a part of.
+func (n *Node) Position(device string) (int, bool) {
+	at, ok := n.placed[device]
+	return at, ok
 }
 
 // GPU is one GPU and who holds it.
@@ -42,6 +57,10 @@ type GPU struct {
 	UUID, Product string
 	// Taints are the effects and keys of the device's taints, such as "NoSchedule:gpu.topodra.dev/unhealthy".
 	Taints []string
+	// Blocked tells that a taint keeps claims away that do not tolerate it.
+	Blocked bool
+	// Parts are the MIG devices that are published instead of the GPU, by name.
+	Parts []Part
 	// Total is what the GPU has; Free is what no claim holds. Neither is ever negative.
 	Total, Free Capacity
 	// Holders are the claims on this GPU, by namespace and name.
@@ -52,11 +71,26 @@ type GPU struct {
 type Capacity struct {
 	MemoryMiB    int64 // mebibytes
 	CoresPercent int64 // percent of the GPU's multiprocessors
+	Slots        int64 // claims that can share the GPU; 0 in a total means any number
+}
+
+// Part is a MIG device.
+type Part struct {
+	// Device is the name in the ResourceSlice, Profile is such as "1g.10gb".
+	Device, Profile string
+	// MemoryMiB is the part's memory; 0 when it is not published.
+	MemoryMiB int64
 }
 
 // Holder is a claim's hold on one GPU.
 type Holder struct {
 	Namespace, Claim string
+	// UID is the claim's.
+	UID types.UID
+	// Request is the name of the request that the result is for.
+	Request string
+	// AllocatedAt is when the claim was allocated, to the second; zero when the scheduler did not say.
+	AllocatedAt time.Time
 	// Pods are the names of the pods that the claim is reserved for.
 	Pods []string
 	// Uses is what the claim took of this GPU.
@@ -185,6 +219,7 @@ func (p *pool) node() (Node, error) {
 		return Node{}, fmt.Errorf("decoding the links: %w", err)
 	}
 	n.Machine, n.Present = decoded.Machine, decoded.Present
+	n.Pool, n.Generation, n.Published = p.name, p.generation, p.devices
 	for _, w := range decoded.Warnings {
 		n.Warnings = append(n.Warnings, string(w))
 	}
@@ -205,7 +240,8 @@ func (p *pool) node() (Node, error) {
 		n.GPUs[at] = describe(&gpus[i], at)
 		n.Simulated = n.Simulated || boolAttribute(&gpus[i], api.AttrSimulated)
 	}
-	p.placeParts(n.Machine.N())
+	p.placeParts(&n)
+	n.placed = p.placed
 	return n, nil
 }
 
@@ -220,16 +256,23 @@ func (p *pool) partsOnly() *slicecodec.Decoded {
 	return &slicecodec.Decoded{Machine: topology.New(p.nodeName, count)}
 }
 
-// placeParts remembers the parents of MIG devices, whose index attribute is that of the parent.
-func (p *pool) placeParts(gpus int) {
+// placeParts enters MIG devices at their parents, whose index attribute they have.
+func (p *pool) placeParts(n *Node) {
 	for i := range p.devices {
 		d := &p.devices[i]
 		if isGPU(d) {
 			continue
 		}
-		if index := d.Attributes[api.AttrIndex].IntValue; index != nil && *index >= 0 && *index < int64(gpus) {
-			p.placed[d.Name] = int(*index)
+		index := d.Attributes[api.AttrIndex].IntValue
+		if index == nil || *index < 0 || *index >= int64(len(n.GPUs)) {
+			continue
 		}
+		p.placed[d.Name] = int(*index)
+		part := Part{Device: d.Name, Profile: stringAttribute(d, api.AttrProfile)}
+		if memory, ok := d.Capacity[api.CapacityMemory]; ok {
+			part.MemoryMiB = memory.Value.Value() >> 20
+		}
+		n.GPUs[*index].Parts = append(n.GPUs[*index].Parts, part)
 	}
 }
 
@@ -247,6 +290,7 @@ func describe(d *resourceapi.Device, position int) GPU {
 	g.Free = g.Total
 	for _, t := range d.Taints {
 		g.Taints = append(g.Taints, string(t.Effect)+":"+t.Key)
+		g.Blocked = g.Blocked || t.Effect == resourceapi.DeviceTaintEffectNoSchedule || t.Effect == resourceapi.DeviceTaintEffectNoExecute
 	}
 	return g
 }
@@ -259,6 +303,9 @@ func capacityOf(d *resourceapi.Device) Capacity {
 	}
 	if cores, ok := d.Capacity[api.CapacityCores]; ok {
 		c.CoresPercent = cores.Value.Value()
+	}
+	if slots, ok := d.Capacity[api.CapacitySlots]; ok {
+		c.Slots = slots.Value.Value()
 	}
 	return c
 }

@@ -112,19 +112,19 @@ func TestWhoHoldsWhat(t *testing.T) {
 	want := []livestate.GPU{
 		{
 			Position: 0, Device: "g0", UUID: "GPU-0", Product: "Model", Total: total, Free: livestate.Capacity{},
-			Holders: []livestate.Holder{{Namespace: "ns", Claim: "whole", Pods: []string{"pod"}, Uses: livestate.Capacity{MemoryMiB: 16 << 10}, Whole: true}},
+			Holders: []livestate.Holder{{Namespace: "ns", Claim: "whole", Request: "gpus", Pods: []string{"pod"}, Uses: livestate.Capacity{MemoryMiB: 16 << 10}, Whole: true}},
 		},
 		{
 			Position: 1, Device: "g1", UUID: "GPU-1", Product: "Model", Total: total,
 			Free: livestate.Capacity{MemoryMiB: 10<<10 + 512, CoresPercent: 70},
 			Holders: []livestate.Holder{
-				{Namespace: "ns", Claim: "share-a", Uses: livestate.Capacity{MemoryMiB: 1536}},
-				{Namespace: "ns", Claim: "share-b", Pods: []string{"pod-a", "pod-z"}, Uses: livestate.Capacity{MemoryMiB: 4 << 10, CoresPercent: 30}},
+				{Namespace: "ns", Claim: "share-a", Request: "gpus", Uses: livestate.Capacity{MemoryMiB: 1536}},
+				{Namespace: "ns", Claim: "share-b", Request: "gpus", Pods: []string{"pod-a", "pod-z"}, Uses: livestate.Capacity{MemoryMiB: 4 << 10, CoresPercent: 30}},
 			},
 		},
 		{
 			Position: 2, Device: "g2", UUID: "GPU-2", Product: "Model", Total: total, Free: total,
-			Holders: []livestate.Holder{{Namespace: "ns", Claim: "watcher", Pods: []string{"monitor"}, Uses: total, Whole: true, Admin: true}},
+			Holders: []livestate.Holder{{Namespace: "ns", Claim: "watcher", Request: "gpus", Pods: []string{"monitor"}, Uses: total, Whole: true, Admin: true}},
 		},
 	}
 	if len(nodes) != 1 {
@@ -177,7 +177,7 @@ func TestMIGParts(t *testing.T) {
 	}}
 	held := claim("small", []string{"pod"}, result("node", "g1-mig", "", ""))
 	n := build(t, []resourceapi.ResourceSlice{slice("node", 1, 1, devices[0], part, devices[2])}, held)[0]
-	want := []livestate.Holder{{Namespace: "ns", Claim: "small", Pods: []string{"pod"}, Device: "g1-mig"}}
+	want := []livestate.Holder{{Namespace: "ns", Claim: "small", Request: "gpus", Pods: []string{"pod"}, Device: "g1-mig"}}
 	if diff := cmp.Diff(want, n.GPUs[1].Holders); diff != "" {
 		t.Errorf("holders of the partitioned GPU (-want +got):\n%s", diff)
 	}
