@@ -56,6 +56,13 @@ func readCycle(state fwk.CycleState) *cycle {
 	return c
 }
 
+// untouched says that nothing was allocated for the pod before. The in-tree Filter
+// has more to do than to allocate otherwise: it notes which of the pod's claims are
+// in the way, so that PostFilter can free them.
+func (c *cycle) untouched(pod *v1.Pod) bool {
+	return len(c.claims.Allocated) == 0 && pod.Status.ExtendedResourceClaimStatus == nil
+}
+
 // demandOn returns the demand for a node, nil if nothing has to be allocated.
 func (pl *Plugin) demandOn(c *cycle, pod *v1.Pod, node fwk.NodeInfo) (*demand, error) {
 	if !c.claims.Extended {

@@ -70,6 +70,8 @@ type decision struct {
 	arrangements []arrangement
 	// fallback says why the allocator chooses alone; a metric label.
 	fallback string
+	// hopeless says that the allocator would find nothing.
+	hopeless bool
 	// refusal is set, with a reason for the status, when a guarantee cannot be
 	// kept.
 	refusal *plan.Refusal
@@ -134,6 +136,9 @@ func (p *nodePlanner) think(ctx context.Context, q *question) (d *decision, last
 	choices, complete := q.demand.choices()
 	if !complete {
 		return &decision{fallback: fallbackAlternatives, guaranteed: q.demand.strict(), wanted: q.demand.wanted()}, true, nil
+	}
+	if !q.demand.guaranteed() && p.hopeless(ctx, q, choices) {
+		return &decision{hopeless: true, fallback: fallbackNoFit}, true, nil
 	}
 	for _, pool := range q.node.Pools {
 		p.fabrics.of(ctx, pool) // decoding is not part of the budget

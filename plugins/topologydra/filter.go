@@ -32,6 +32,10 @@ func (pl *Plugin) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 		c.record.SetRefusal(object.Name, d.refusal)
 		return unschedulable(logger, d.reason, "pod", klog.KObj(pod), "node", klog.KObj(object))
 	}
+	if d.hopeless && c.untouched(pod) {
+		plan.Plans.WithLabelValues(plan.ResultRuledOut).Inc()
+		return unschedulable(logger, reasonNoRoom, "pod", klog.KObj(pod), "node", klog.KObj(object))
+	}
 	status := pl.filterArranged(ctx, state, pod, nodeInfo, c, d)
 	if !status.IsSuccess() {
 		return status

@@ -15,6 +15,20 @@ import (
 // Consumption is what one device of a request consumes, by capacity.
 type Consumption map[resourceapi.QualifiedName]resource.Quantity
 
+// MoreThanHalf returns the capacities of which two such requests would need more
+// than the device has, even if nothing else were on it.
+func (c Consumption) MoreThanHalf(d *Device) map[resourceapi.QualifiedName]bool {
+	names := map[resourceapi.QualifiedName]bool{}
+	for name, amount := range c {
+		twice := amount.DeepCopy()
+		twice.Add(amount)
+		if twice.Cmp(d.Capacity[name].Value) > 0 {
+			names[name] = true
+		}
+	}
+	return names
+}
+
 // errCapacityRange means that the request cannot be rounded in 64 bits. The
 // in-tree allocator aborts the pod with such a request.
 var errCapacityRange = errors.New("capacity request is out of range")

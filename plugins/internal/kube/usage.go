@@ -38,6 +38,15 @@ func (v *View) Fits(d *Device, use Consumption) bool {
 	return fits(use, v.Consumed(d), d.Device)
 }
 
+// Gives says whether a request that is eligible for a device, and consumes use of
+// it, can have it as things are. use is nil for a device that is never shared.
+func (v *View) Gives(d *Device, use Consumption) bool {
+	if use == nil {
+		return !v.Exclusive(d)
+	}
+	return v.Fits(d, use)
+}
+
 // Fingerprint identifies the allocated state of all devices of a node, within
 // this process.
 type Fingerprint [2]uint64

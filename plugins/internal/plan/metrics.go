@@ -22,6 +22,9 @@ const (
 	ResultUnplanned = "unplanned"
 	// ResultRefused: the node cannot keep a guarantee.
 	ResultRefused = "refused"
+	// ResultRuledOut: the node has too few devices left, so the allocator was not
+	// asked.
+	ResultRuledOut = "ruled_out"
 )
 
 // Scopes of Quality.
@@ -36,7 +39,7 @@ var (
 	// Plans counts what became of planning a node for a pod.
 	Plans = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "plans_total", StabilityLevel: metrics.ALPHA,
-		Help: "Number of nodes planned for a pod, by result: planned, deviating (the allocator will take another set), unplanned (the allocator chooses alone), refused (a required topology is not available).",
+		Help: "Number of nodes planned for a pod, by result: planned, deviating (the allocator will take another set), unplanned (the allocator chooses alone), refused (a required topology is not available), ruled_out (too few devices are left, the allocator was not asked).",
 	}, []string{"result"})
 
 	// Unplanned counts why nodes were left to the allocator.
