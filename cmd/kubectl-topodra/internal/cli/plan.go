@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -38,6 +40,7 @@ type planFlags struct {
 	cores        int64
 	gpuMemory    string
 	nvlinkGBps   float64
+	communicates bool
 	alternatives int
 	output       string
 }
@@ -52,7 +55,8 @@ func newPlanCommand(streams genericiooptions.IOStreams) *cobra.Command {
 FILE is a recorded machine (JSON) or the output of nvidia-smi topo -m; "-" reads the standard input. No cluster is needed.
 
 The GPUs of a job of two and more are taken to exchange data: the set with the most NVLink rings, or else the fastest ring over PCIe,
-wins; within 10 % of that, the set that takes least from later jobs. A single GPU is chosen for what it leaves to later jobs.
+wins; within 10 % of that, the set that takes least from later jobs. A single GPU is chosen for what it leaves to later jobs, and so
+are the GPUs of a job with --communicates=false, such as a batch of independent processes.
 Tiers count from 0, the best that the free GPUs offer; a step is more than 10 %.
 
 GPUs that are not in --free are taken to be used entirely by others; those that are in it, to be idle. With --memory or --cores the
@@ -84,6 +88,7 @@ job takes a share of each of its GPUs. A recording does not say how much memory 
 	flags.Int64Var(&f.cores, "cores", 0, "compute that the job reserves of each GPU, in percent")
 	flags.StringVar(&f.gpuMemory, "gpu-memory", "80Gi", "memory that each GPU has")
 	flags.Float64Var(&f.nvlinkGBps, "nvlink-gbps", 0, "rate of one NVLink per direction in GB/s (default what the recording or the GPU model says, else 25)")
+	flags.BoolVar(&f.communicates, "communicates", true, "whether the GPUs of the job exchange data (default for two and more)")
 	flags.IntVar(&f.alternatives, "alternatives", 5, "number of runners-up to show")
 	flags.StringVarP(&f.output, "output", "o", outputText, "output format: json or text")
 	completeOutput(cmd)
@@ -93,9 +98,10 @@ job takes a share of each of its GPUs. A recording does not say how much memory 
 }
 
 // completeOutput offers the output formats to the shell.
-func completeOutput(cmd *cobra.Command) {
+func completeOutput(cmd *cobra.Command, more ...string) {
+	formats := append([]string{outputJSON, outputText}, more...)
 	// Fails only for a flag that does not exist.
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{outputJSON, outputText}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 }
 
 func runPlan(cmd *cobra.Command, streams genericiooptions.IOStreams, f *planFlags) error {
@@ -148,11 +154,17 @@ func warn(streams genericiooptions.IOStreams, text string) error {
 	return nil
 }
 
-func checkOutput(output string) error {
-	if output != outputText && output != outputJSON {
-		return fmt.Errorf("unknown output format %q: use %q or %q", output, outputJSON, outputText)
+// checkOutput refuses formats other than JSON, text and more.
+func checkOutput(output string, more ...string) error {
+	formats := append([]string{outputJSON, outputText}, more...)
+	if slices.Contains(formats, output) {
+		return nil
 	}
-	return nil
+	for i := range formats {
+		formats[i] = strconv.Quote(formats[i])
+	}
+	last := len(formats) - 1
+	return fmt.Errorf("unknown output format %q: use %s or %s", output, strings.Join(formats[:last], ", "), formats[last])
 }
 
 // readMachine reads a recording from a file or, for "-", from the standard input.
@@ -201,6 +213,12 @@ func (f *planFlags) jobAndState(cmd *cobra.Command, r *capture.Recorded) (plan.J
 		}
 	}
 	job.Share = changed("memory") || changed("cores")
+	if changed("communicates") {
+		job.Communicates = placement.No
+		if f.communicates {
+			job.Communicates = placement.Yes
+		}
+	}
 	return job, state, nil
 }
 

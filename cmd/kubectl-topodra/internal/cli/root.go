@@ -25,29 +25,55 @@ var version = ""
 // that name to the plugin is enough.
 const completionName = "kubectl_complete-topodra"
 
-// Main runs the command line and returns the exit status: 0, or 1 after any error.
+// exitStatus is the error of a command that is done but tells its result by the exit status, too. What it wrote is shown.
+type exitStatus int
+
+func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+// failure is an error with an exit status of its own.
+type failure struct {
+	error
+	status int
+}
+
+func (f failure) Unwrap() error { return f.error }
+
+// Main runs the command line and returns the exit status: 0, or 1 after any error, unless the command has its own.
 func Main(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
 	// Output is held back until the command has succeeded, so that a failure leaves nothing on the standard output.
 	var held bytes.Buffer
-	root := NewCommand(genericiooptions.IOStreams{In: in, Out: &held, ErrOut: errOut}) //nolint:contextcheck // commands take it from ExecuteContext
+	root := newCommand(genericiooptions.IOStreams{In: in, Out: &held, ErrOut: errOut}, out) //nolint:contextcheck // commands take it from ExecuteContext
 	rest := args[1:]
 	if filepath.Base(args[0]) == completionName {
 		rest = append([]string{cobra.ShellCompRequestCmd}, rest...)
 	}
 	root.SetArgs(rest)
+	status := 0
 	if err := root.ExecuteContext(ctx); err != nil {
-		_, _ = fmt.Fprintf(errOut, "error: %s\n", printable.Lines(err.Error())) // nobody is left to tell if that fails
-		return 1
+		var done exitStatus
+		if !errors.As(err, &done) {
+			_, _ = fmt.Fprintf(errOut, "error: %s\n", printable.Lines(err.Error())) // nobody is left to tell if that fails
+			return statusOf(err)
+		}
+		status = int(done)
 	}
 	if _, err := out.Write(held.Bytes()); err != nil {
 		_, _ = fmt.Fprintf(errOut, "error: writing the result: %v\n", err)
 		return 1
 	}
-	return 0
+	return status
 }
 
-// NewCommand returns the command tree.
-func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
+func statusOf(err error) int {
+	var f failure
+	if errors.As(err, &f) {
+		return f.status
+	}
+	return 1
+}
+
+// newCommand returns the command tree. Commands that never end by themselves write to live.
+func newCommand(streams genericiooptions.IOStreams, live io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		// The file is called kubectl-topodra; people call it through kubectl.
 		Use:         "kubectl-topodra",
@@ -56,12 +82,16 @@ func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
 		Long: `See how GPUs are linked and which ones a job would get.
 
 "topology" shows the link matrix of the nodes of a cluster with who holds which GPU.
+"status" sums up what is idle, who holds the rest, and what jobs could get now.
 "plan" needs no cluster: it reads a recorded machine or the output of nvidia-smi topo -m.`,
 		Example: `  # The best 4 of the GPUs 0,1,3,4,6,7 of this machine
   nvidia-smi topo -m | kubectl topodra plan --machine - --gpus 4 --free 0,1,3,4,6,7
 
   # How the GPUs of a node are linked and who holds them
-  kubectl topodra topology node-a`,
+  kubectl topodra topology node-a
+
+  # What is free, kept current
+  kubectl topodra status -w`,
 		Version:           buildVersion(),
 		Args:              cobra.NoArgs,
 		SilenceUsage:      true,
@@ -76,7 +106,7 @@ func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
-	root.AddCommand(newTopologyCommand(streams), newPlanCommand(streams))
+	root.AddCommand(newTopologyCommand(streams), newPlanCommand(streams), newStatusCommand(streams, live))
 	return root
 }
 

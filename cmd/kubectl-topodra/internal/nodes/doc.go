@@ -7,5 +7,5 @@
 // slices or claims there is no answer, because half of it would look like free GPUs.
 //
 // Concurrency: the functions may be called from several goroutines. Allowed imports: internal/livestate, topology, api, client-go,
-// the package printable.
+// the packages gather and printable.
 package nodes

@@ -131,10 +131,11 @@ func describeHolder(v *View, h livestate.Holder) string {
 	if who == "" {
 		who = h.Namespace + "/(no pod)"
 	}
-	return who + ", claim " + h.Claim + ": " + describeUse(h)
+	return who + ", claim " + h.Claim + ": " + DescribeUse(h)
 }
 
-func describeUse(h livestate.Holder) string {
+// DescribeUse says what a holder has of a GPU.
+func DescribeUse(h livestate.Holder) string {
 	switch {
 	case h.Admin:
 		return "admin access"

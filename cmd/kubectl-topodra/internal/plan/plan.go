@@ -22,6 +22,8 @@ type Job struct {
 	MemoryMiB int64
 	// CoresPercent is compute per GPU, 0 to 100; 0 reserves none.
 	CoresPercent int64
+	// Communicates says whether the GPUs exchange data; Auto takes that for granted of two and more.
+	Communicates placement.Communication
 }
 
 // State is what the machine has and what is left of it.
@@ -140,7 +142,7 @@ func demand(job Job, n int, state State) placement.Demand {
 			request.Use.MemoryMiB = job.MemoryMiB
 		}
 	}
-	return placement.Demand{Requests: []placement.Request{request}}
+	return placement.Demand{Requests: []placement.Request{request}, Communicates: job.Communicates}
 }
 
 // FormatMiB prints an amount of memory in the largest binary unit that needs no fraction.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/topodra/topodra/cmd/kubectl-topodra/internal/printable"
 	"github.com/topodra/topodra/topology"
+	"github.com/topodra/topodra/topology/placement"
 	"github.com/topodra/topodra/topology/quality"
 )
 
@@ -105,6 +106,18 @@ func Doubt(m *topology.Machine, a *Answer) string {
 
 // Describe says in words what the job asks for.
 func Describe(job Job) string {
+	text := amount(job)
+	switch {
+	case job.Communicates == placement.No && job.GPUs > 1:
+		text += " that exchange no data"
+	case job.Communicates == placement.Yes && job.GPUs == 1:
+		text += " that exchanges data"
+	}
+	return text
+}
+
+// amount says what of how many GPUs the job takes.
+func amount(job Job) string {
 	if !job.Share {
 		return plural(job.GPUs, "whole GPU")
 	}
