@@ -46,10 +46,10 @@ type ClaimsConfig struct {
 	// NRISocket of the container runtime; "" does without NRI.
 	NRISocket string
 
-	// Processes tells what processes use of GPUs; nil does not watch whether
+	// Processes tells what GPUs and processes on them use; nil does not watch whether
 	// containers keep to their limits. OnViolation is what is done when one does
 	// not; "" is OnViolationTell.
-	Processes   watch.Processes
+	Processes   watch.Source
 	OnViolation OnViolation
 
 	// PodUID of the driver's own pod lets the next version of the driver run

@@ -86,7 +86,7 @@ func newWatcher(config *Config, events podEvents) (*watch.Watcher, error) {
 		return nil, nil
 	}
 	return watch.New(watch.Options{
-		Processes: c.Processes, Owners: owners.NewStore(filepath.Join(c.StateDir, ownersDir)), Proc: os.DirFS(ProcDir),
+		Source: c.Processes, Owners: owners.NewStore(filepath.Join(c.StateDir, ownersDir)), Proc: os.DirFS(ProcDir),
 		Actions: &violationActions{client: config.Client, events: events, policy: c.OnViolation},
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -19,7 +20,32 @@ import (
 	"github.com/topodra/topodra/driver/internal/owners"
 )
 
-// Process uses memory of a GPU.
+// Sample is what the GPU driver says at one moment.
+type Sample struct {
+	// GPUs and MIG devices that could be asked, in a stable order.
+	GPUs []GPU
+
+	// Processes on them, in a stable order.
+	Processes []Process
+}
+
+// GPU is one GPU or MIG device as a whole. What it does not tell is nil.
+type GPU struct {
+	UUID string
+
+	// MemoryUsedBytes by all processes and the GPU driver itself.
+	MemoryUsedBytes *uint64
+
+	// BusyPercent says how much of the time kernels ran, and MemoryBusyPercent
+	// how much of it memory was read or written; 0 to 100.
+	BusyPercent, MemoryBusyPercent *uint32
+
+	// TellsProcesses says that all its processes are in the sample, and TellsBusy
+	// that their BusyPercent is known.
+	TellsProcesses, TellsBusy bool
+}
+
+// Process uses a GPU.
 type Process struct {
 	// PID in the namespace of the host.
 	PID int
@@ -29,12 +55,69 @@ type Process struct {
 
 	// MemoryBytes that the process uses there.
 	MemoryBytes uint64
+
+	// BusyPercent is how much of the GPU's compute it used since the sample
+	// before, 0 to 100; 0 too when that is not known.
+	BusyPercent uint32
 }
 
-// Processes asks the GPU driver. What could not be asked is in the error, the
-// rest in the result.
-type Processes interface {
-	Processes(ctx context.Context) ([]Process, error)
+// Source asks the GPU driver. What could not be asked is in the error, the rest
+// in the result, which is nil when nothing could.
+type Source interface {
+	Sample(ctx context.Context) (*Sample, error)
+}
+
+// Use is what a container uses of one of its GPUs.
+type Use struct {
+	ContainerID string
+	Owner       *owners.Owner
+
+	// GPU is the one of the owner's.
+	GPU *owners.GPU
+
+	// MemoryBytes of all its processes.
+	MemoryBytes uint64
+
+	// BusyPercent of all its processes, 0 to 100; nil when not known.
+	BusyPercent *uint32
+}
+
+// Sum sums up the sample by container and GPU, in order of container ID and UUID.
+// Every known container has an entry for each of its GPUs whose processes are in
+// the sample.
+// containerOf returns "" for processes of no container.
+func Sum(sample *Sample, containerOf func(pid int) string, known map[string]*owners.Owner) []Use {
+	type key struct{ container, uuid string }
+	memory, busy := map[key]uint64{}, map[key]uint64{}
+	for _, process := range sample.Processes {
+		if id := containerOf(process.PID); id != "" {
+			memory[key{id, process.UUID}] += process.MemoryBytes
+			busy[key{id, process.UUID}] += uint64(process.BusyPercent)
+		}
+	}
+	gpus := make(map[string]*GPU, len(sample.GPUs))
+	for i := range sample.GPUs {
+		gpus[sample.GPUs[i].UUID] = &sample.GPUs[i]
+	}
+	var out []Use
+	for id, owner := range known {
+		for i := range owner.GPUs {
+			gpu := gpus[owner.GPUs[i].UUID]
+			if gpu == nil || !gpu.TellsProcesses {
+				continue
+			}
+			at := key{id, gpu.UUID}
+			use := Use{ContainerID: id, Owner: owner, GPU: &owner.GPUs[i], MemoryBytes: memory[at]}
+			if gpu.TellsBusy {
+				use.BusyPercent = new(uint32(min(busy[at], 100)))
+			}
+			out = append(out, use)
+		}
+	}
+	slices.SortFunc(out, func(a, b Use) int {
+		return cmp.Or(cmp.Compare(a.ContainerID, b.ContainerID), cmp.Compare(a.GPU.UUID, b.GPU.UUID))
+	})
+	return out
 }
 
 // Violation is a container that uses more memory of a GPU than it has.
@@ -53,33 +136,18 @@ func (v *Violation) String() string {
 		v.Owner.Container, v.Owner.Namespace, v.Owner.Pod, v.UsedMiB, v.UUID, v.LimitMiB)
 }
 
-// Compare sums up the processes by container and GPU, and returns what is above
-// its limit, in order of container ID and UUID. containerOf returns "" for
-// processes of no container.
-func Compare(processes []Process, containerOf func(pid int) string, known map[string]*owners.Owner) []Violation {
-	type key struct{ container, uuid string }
-	used := map[key]uint64{}
-	for _, process := range processes {
-		if id := containerOf(process.PID); id != "" {
-			used[key{id, process.UUID}] += process.MemoryBytes
-		}
-	}
+// Compare returns what is above its limit, in the order of the uses.
+func Compare(uses []Use) []Violation {
 	var out []Violation
-	for at, bytes := range used {
-		owner := known[at.container]
-		if owner == nil {
-			continue
-		}
-		for _, gpu := range owner.GPUs {
-			limit := gpu.MemoryLimitMiB
-			if gpu.UUID == at.uuid && limit > 0 && bytes > uint64(limit)<<20 {
-				out = append(out, Violation{ContainerID: at.container, Owner: owner, UUID: at.uuid, UsedMiB: int64((bytes + 1<<20 - 1) >> 20), LimitMiB: limit})
-			}
+	for i := range uses {
+		use := &uses[i]
+		if limit := use.GPU.MemoryLimitMiB; limit > 0 && use.MemoryBytes > uint64(limit)<<20 {
+			out = append(out, Violation{
+				ContainerID: use.ContainerID, Owner: use.Owner, UUID: use.GPU.UUID,
+				UsedMiB: int64((use.MemoryBytes + 1<<20 - 1) >> 20), LimitMiB: limit,
+			})
 		}
 	}
-	slices.SortFunc(out, func(a, b Violation) int {
-		return cmp.Or(cmp.Compare(a.ContainerID, b.ContainerID), cmp.Compare(a.UUID, b.UUID))
-	})
 	return out
 }
 
@@ -126,7 +194,7 @@ type Actions interface {
 
 // Options of a Watcher.
 type Options struct {
-	Processes Processes
+	Source Source
 
 	// Owners of containers.
 	Owners *owners.Store
@@ -136,7 +204,8 @@ type Options struct {
 
 	Actions Actions
 
-	// Period between two looks; 0 is DefaultPeriod. Again is the least time
+	// Period between two looks, and how long the source may take; 0 is
+	// DefaultPeriod. Again is the least time
 	// between two calls of Actions for the same violation; 0 is DefaultAgain.
 	Period, Again time.Duration
 
@@ -150,9 +219,22 @@ const (
 	DefaultAgain  = 5 * time.Minute
 )
 
+// Observation is what a look has seen.
+type Observation struct {
+	// At is when the source had answered.
+	At time.Time
+
+	// GPUs as in the sample, and Uses as of Sum.
+	GPUs []GPU
+	Uses []Use
+}
+
 // Watcher looks again and again.
 type Watcher struct {
 	options Options
+
+	last   atomic.Pointer[Observation]
+	failed atomic.Uint64
 
 	// told is when Actions were last called, by container ID and UUID.
 	told map[[2]string]time.Time
@@ -160,8 +242,8 @@ type Watcher struct {
 
 // New returns a Watcher.
 func New(options Options) (*Watcher, error) {
-	if options.Processes == nil || options.Owners == nil || options.Proc == nil || options.Actions == nil {
-		return nil, errors.New("configuring the watch on GPU memory: processes, owners, proc or actions are missing")
+	if options.Source == nil || options.Owners == nil || options.Proc == nil || options.Actions == nil {
+		return nil, errors.New("configuring the watch on GPU memory: source, owners, proc or actions are missing")
 	}
 	options.Period, options.Again = cmp.Or(options.Period, DefaultPeriod), cmp.Or(options.Again, DefaultAgain)
 	if options.Now == nil {
@@ -170,28 +252,47 @@ func New(options Options) (*Watcher, error) {
 	return &Watcher{options: options, told: map[[2]string]time.Time{}}, nil
 }
 
-// Run looks until ctx ends.
+// Run looks at once and then periodically until ctx ends.
 func (w *Watcher) Run(ctx context.Context) {
 	ticker := time.NewTicker(w.options.Period)
 	defer ticker.Stop()
 	for {
+		if _, err := w.Look(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Looking at what containers use of GPUs failed, at least in part")
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
-		if _, err := w.Look(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Looking at what containers use of GPUs failed in part")
-		}
 	}
 }
 
+// Last returns the last observation, nil before the first. It may be old: a source
+// that hangs observes nothing. Safe for concurrent use.
+func (w *Watcher) Last() *Observation { return w.last.Load() }
+
+// Failed counts looks at which something could not be asked or read. Safe for
+// concurrent use.
+func (w *Watcher) Failed() uint64 { return w.failed.Load() }
+
 // Look looks once, calls Actions, and returns what is violated now.
 func (w *Watcher) Look(ctx context.Context) ([]Violation, error) {
-	processes, errProcesses := w.options.Processes.Processes(ctx)
+	asked, cancel := context.WithTimeout(ctx, w.options.Period)
+	defer cancel()
+	sample, errSource := w.options.Source.Sample(asked)
 	known, errOwners := w.options.Owners.List()
-	violations := Compare(processes, w.containerOf, known)
+	err := errors.Join(errSource, errOwners)
+	if err != nil {
+		w.failed.Add(1)
+	}
+	if sample == nil {
+		return nil, err // What was told before may still hold.
+	}
 	now := w.options.Now()
+	observation := &Observation{At: now, GPUs: sample.GPUs, Uses: Sum(sample, w.containerOf, known)}
+	w.last.Store(observation)
+	violations := Compare(observation.Uses)
 	present := map[[2]string]bool{}
 	for i := range violations {
 		at := [2]string{violations[i].ContainerID, violations[i].UUID}
@@ -203,7 +304,7 @@ func (w *Watcher) Look(ctx context.Context) ([]Violation, error) {
 		w.options.Actions.Violated(ctx, &violations[i])
 	}
 	maps.DeleteFunc(w.told, func(at [2]string, _ time.Time) bool { return !present[at] })
-	return violations, errors.Join(errProcesses, errOwners)
+	return violations, err
 }
 
 // containerOf reads the cgroup of a process; one that has ended has none.

@@ -29,26 +29,47 @@ func owner(container string, limits ...int64) *owners.Owner {
 	return out
 }
 
-func TestCompare(t *testing.T) {
+// answering is a GPU that tells everything about its processes.
+func answering(uuid string) GPU { return GPU{UUID: uuid, TellsProcesses: true, TellsBusy: true} }
+
+// TestSum: uses and violations of a sample, exactly.
+func TestSum(t *testing.T) {
 	t.Parallel()
-	known := map[string]*owners.Owner{idA: owner("a", 10, 0), idB: owner("b", 5)}
+	known := map[string]*owners.Owner{idA: owner("a", 10, 0), idB: owner("b", 5, 5, 5, 5)}
 	containerOf := func(pid int) string {
 		return map[int]string{1: idA, 2: idA, 3: idB, 4: "unknown"}[pid]
 	}
 	const mib = 1 << 20
-	got := Compare([]Process{
-		{PID: 1, UUID: "GPU-0", MemoryBytes: 6 * mib}, {PID: 2, UUID: "GPU-0", MemoryBytes: 4*mib + 1}, // together above 10
-		{PID: 1, UUID: "GPU-1", MemoryBytes: 100 * mib}, // no limit there
-		{PID: 3, UUID: "GPU-0", MemoryBytes: 5 * mib},   // exactly its limit
-		{PID: 3, UUID: "GPU-9", MemoryBytes: 9 * mib},   // not its GPU
-		{PID: 4, UUID: "GPU-0", MemoryBytes: 99 * mib},  // nobody that we know
-		{PID: 5, UUID: "GPU-0", MemoryBytes: 99 * mib},  // a process of the host
-	}, containerOf, known)
-	want := []Violation{{ContainerID: idA, Owner: known[idA], UUID: "GPU-0", UsedMiB: 11, LimitMiB: 10}}
-	if diff := cmp.Diff(want, got); diff != "" {
+	sample := &Sample{
+		GPUs: []GPU{answering("GPU-0"), answering("GPU-1"), {UUID: "GPU-2", TellsProcesses: true}, {UUID: "GPU-3"}, answering("GPU-9")},
+		Processes: []Process{
+			{PID: 1, UUID: "GPU-0", MemoryBytes: 6 * mib, BusyPercent: 70}, {PID: 2, UUID: "GPU-0", MemoryBytes: 4*mib + 1, BusyPercent: 70}, // together above 10
+			{PID: 1, UUID: "GPU-1", MemoryBytes: 100 * mib, BusyPercent: 1}, // no limit there
+			{PID: 3, UUID: "GPU-0", MemoryBytes: 5 * mib},                   // exactly its limit
+			{PID: 3, UUID: "GPU-9", MemoryBytes: 9 * mib},                   // not its GPU
+			{PID: 4, UUID: "GPU-0", MemoryBytes: 99 * mib},                  // nobody that we know
+			{PID: 5, UUID: "GPU-0", MemoryBytes: 99 * mib},                  // a process of the host
+			{PID: 3, UUID: "GPU-3", MemoryBytes: 99 * mib},                  // not all of its processes are known
+		},
+	}
+	uses := Sum(sample, containerOf, known)
+	percent := func(p uint32) *uint32 { return &p }
+	want := []Use{
+		{ContainerID: idB, Owner: known[idB], GPU: &known[idB].GPUs[0], MemoryBytes: 5 * mib, BusyPercent: percent(0)},
+		{ContainerID: idB, Owner: known[idB], GPU: &known[idB].GPUs[1], BusyPercent: percent(0)},
+		{ContainerID: idB, Owner: known[idB], GPU: &known[idB].GPUs[2]},
+		{ContainerID: idA, Owner: known[idA], GPU: &known[idA].GPUs[0], MemoryBytes: 10*mib + 1, BusyPercent: percent(100)},
+		{ContainerID: idA, Owner: known[idA], GPU: &known[idA].GPUs[1], MemoryBytes: 100 * mib, BusyPercent: percent(1)},
+	}
+	if diff := cmp.Diff(want, uses); diff != "" {
 		t.Error(diff)
 	}
-	if text := want[0].String(); text != `container "a" of pod "default/train" uses 11 MiB of GPU "GPU-0", its limit is 10 MiB` {
+	got := Compare(uses)
+	violations := []Violation{{ContainerID: idA, Owner: known[idA], UUID: "GPU-0", UsedMiB: 11, LimitMiB: 10}}
+	if diff := cmp.Diff(violations, got); diff != "" {
+		t.Fatal(diff)
+	}
+	if text := got[0].String(); text != `container "a" of pod "default/train" uses 11 MiB of GPU "GPU-0", its limit is 10 MiB` {
 		t.Errorf("got %q", text)
 	}
 }
@@ -75,13 +96,18 @@ func TestContainerID(t *testing.T) {
 	}
 }
 
-// fakeProcesses answers what the test sets.
-type fakeProcesses struct {
-	processes []Process
-	err       error
+// fakeSource answers what the test sets.
+type fakeSource struct {
+	sample *Sample
+	err    error
 }
 
-func (p *fakeProcesses) Processes(context.Context) ([]Process, error) { return p.processes, p.err }
+func (s *fakeSource) Sample(context.Context) (*Sample, error) { return s.sample, s.err }
+
+// sampleOf has a process on GPU-0.
+func sampleOf(pid int, bytes uint64) *Sample {
+	return &Sample{GPUs: []GPU{answering("GPU-0")}, Processes: []Process{{PID: pid, UUID: "GPU-0", MemoryBytes: bytes}, {PID: 8, UUID: "GPU-0", MemoryBytes: 1 << 40}}}
+}
 
 // calls of Actions.
 type calls struct{ got []string }
@@ -96,21 +122,27 @@ func TestLook(t *testing.T) {
 	if err := store.Put(idA, owner("a", 10)); err != nil {
 		t.Fatal(err)
 	}
-	processes := &fakeProcesses{processes: []Process{{PID: 7, UUID: "GPU-0", MemoryBytes: 20 << 20}, {PID: 8, UUID: "GPU-0", MemoryBytes: 1 << 40}}, err: errors.New("GPU 3 is lost")}
+	source := &fakeSource{sample: sampleOf(7, 20<<20), err: errors.New("GPU 3 is lost")}
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	actions := &calls{}
-	watcher, err := New(Options{Processes: processes, Owners: store, Actions: actions, Now: func() time.Time { return now },
+	watcher, err := New(Options{Source: source, Owners: store, Actions: actions, Now: func() time.Time { return now },
 		Proc: fstest.MapFS{"7/cgroup": {Data: []byte("0::/kubepods/pod1/" + idA + "\n")}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []int{1, 1, 2, 2, 3} {
+	if watcher.Last() != nil {
+		t.Error("something was seen before the first look")
+	}
+	for i, want := range []int{1, 1, 2, 2, 3, 3} {
 		got, err := watcher.Look(t.Context())
-		if !errors.Is(err, processes.err) {
-			t.Errorf("look %d: got error %v", i, err)
+		if !errors.Is(err, source.err) || watcher.Failed() != uint64(i+1) {
+			t.Errorf("look %d: got error %v, %d failures", i, err, watcher.Failed())
 		}
-		if (len(got) > 0) != (processes.processes != nil) || len(actions.got) != want {
+		if (len(got) > 0) != (i != 3 && i != 5) || len(actions.got) != want {
 			t.Errorf("look %d: got %v, told %d times, want %d", i, got, len(actions.got), want)
+		}
+		if last := watcher.Last(); i != 5 && (!last.At.Equal(now) || len(last.Uses) != 1 || (last.Uses[0].MemoryBytes > 0) != (i != 3)) {
+			t.Errorf("look %d: remembers %+v", i, last)
 		}
 		switch i {
 		case 0:
@@ -118,10 +150,16 @@ func TestLook(t *testing.T) {
 		case 1:
 			now = now.Add(1)
 		case 2:
-			processes.processes = nil // it keeps to its limit
+			source.sample = sampleOf(9, 1) // it keeps to its limit
 		case 3:
-			processes.processes = []Process{{PID: 7, UUID: "GPU-0", MemoryBytes: 20 << 20}}
+			source.sample = sampleOf(7, 20<<20)
+		case 4:
+			source.sample = nil // nothing can be asked
+			now = now.Add(time.Hour)
 		}
+	}
+	if last := watcher.Last(); now.Sub(last.At) != time.Hour || len(last.Uses) != 1 {
+		t.Errorf("after nothing could be asked: remembers %+v", last)
 	}
 	if _, err := New(Options{}); err == nil {
 		t.Error("a watcher of nothing is accepted")
@@ -135,7 +173,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := make(chan struct{}, 1)
-	watcher, err := New(Options{Processes: &fakeProcesses{processes: []Process{{PID: 7, UUID: "GPU-0", MemoryBytes: 20 << 20}}}, Owners: store, Period: time.Millisecond,
+	watcher, err := New(Options{Source: &fakeSource{sample: sampleOf(7, 20<<20)}, Owners: store, Period: time.Millisecond,
 		Actions: notify(told), Proc: fstest.MapFS{"7/cgroup": {Data: []byte("0::/kubepods/pod1/" + idA + "\n")}}})
 	if err != nil {
 		t.Fatal(err)
@@ -151,6 +189,26 @@ func TestRun(t *testing.T) {
 type notify chan struct{}
 
 func (n notify) Violated(context.Context, *Violation) { n <- struct{}{} }
+
+// hanging is a source that answers only when it is given up.
+type hanging struct{}
+
+func (hanging) Sample(ctx context.Context) (*Sample, error) {
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+// TestHang: a source that hangs is given up after a period.
+func TestHang(t *testing.T) {
+	t.Parallel()
+	watcher, err := New(Options{Source: hanging{}, Owners: owners.NewStore(t.TempDir()), Proc: fstest.MapFS{}, Actions: &calls{}, Period: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := watcher.Look(t.Context()); !errors.Is(err, context.DeadlineExceeded) || watcher.Last() != nil || watcher.Failed() != 1 {
+		t.Errorf("got %v, %+v, %d failures", err, watcher.Last(), watcher.Failed())
+	}
+}
 
 func FuzzContainerID(f *testing.F) {
 	f.Add("0::/kubepods/pod1/" + idA)

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package usage asks NVML which processes use how much memory of which GPU, for
+// Package usage asks NVML what GPUs and the processes on them use, for
 // driver/enforce/watch.
 //
-// Only calls are made that every supported driver has. NVML can hang when the
-// kernel driver does; a question that has not been answered is not asked again
-// until it is.
+// Calls that not every supported driver has are looked up before they are made.
+// NVML can hang when the kernel driver does; a question that has not been answered
+// is not asked again until it is.
+//
+// What a GPU does not support is left out in silence, what fails is left out and
+// in the error, and neither hinders other GPUs.
 //
 // Concurrency: safe for concurrent use. Allowed imports: the standard library,
 // driver/enforce/watch, go-nvml.
@@ -22,49 +25,56 @@ import (
 	"github.com/topodra/topodra/driver/enforce/watch"
 )
 
-// Reader implements watch.Processes.
+// Reader implements watch.Source.
 type Reader struct {
 	lib  nvml.Interface
 	busy chan struct{}
+
+	// seen is the newest time, in NVML's own units, of what is known about
+	// processes, by UUID. It belongs to whoever holds busy.
+	seen map[string]uint64
 }
 
-var _ watch.Processes = &Reader{}
+var _ watch.Source = &Reader{}
 
 // New returns a Reader on NVML, which need not be initialised.
-func New(lib nvml.Interface) *Reader { return &Reader{lib: lib, busy: make(chan struct{}, 1)} }
+func New(lib nvml.Interface) *Reader {
+	return &Reader{lib: lib, busy: make(chan struct{}, 1), seen: map[string]uint64{}}
+}
 
 // answer of NVML.
 type answer struct {
-	processes []watch.Process
-	err       error
+	sample *watch.Sample
+	err    error
 }
 
-// Processes implements watch.Processes.
-func (r *Reader) Processes(ctx context.Context) ([]watch.Process, error) {
+// Sample implements watch.Source.
+func (r *Reader) Sample(ctx context.Context) (*watch.Sample, error) {
 	select {
 	case r.busy <- struct{}{}:
 	default:
-		return nil, errors.New("asking NVML for processes: an earlier question has not been answered yet; the kernel driver may hang")
+		return nil, errors.New("asking NVML for usage: an earlier question has not been answered yet; the kernel driver may hang")
 	}
 	done := make(chan answer, 1)
 	go func() {
-		defer func() { <-r.busy }()
-		processes, err := r.read()
-		done <- answer{processes, err}
+		sample, err := r.read()
+		// Before the answer is told: who has it may ask again at once.
+		<-r.busy
+		done <- answer{sample, err}
 	}()
 	select {
 	case a := <-done:
 		if a.err != nil {
-			return a.processes, fmt.Errorf("asking NVML for processes: %w", a.err)
+			return a.sample, fmt.Errorf("asking NVML for usage: %w", a.err)
 		}
-		return a.processes, nil
+		return a.sample, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("asking NVML for processes: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("asking NVML for usage: %w", context.Cause(ctx))
 	}
 }
 
-// read asks about all GPUs. One that cannot be asked is in the error.
-func (r *Reader) read() (out []watch.Process, finalErr error) {
+// read asks about all GPUs.
+func (r *Reader) read() (sample *watch.Sample, finalErr error) {
 	if ret := r.lib.Init(); ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("opening the library: %w", ret)
 	}
@@ -77,50 +87,176 @@ func (r *Reader) read() (out []watch.Process, finalErr error) {
 	if ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("counting GPUs: %w", ret)
 	}
+	sample = &watch.Sample{}
+	listsMIG := r.listsMIG()
 	var errs []error
 	for i := range count {
-		processes, err := r.readGPU(i)
-		if err != nil {
+		handle, ret := r.lib.DeviceGetHandleByIndex(i)
+		if ret != nvml.SUCCESS {
+			errs = append(errs, fmt.Errorf("GPU %d: finding it: %w", i, ret))
+			continue
+		}
+		if err := r.readDevice(handle, sample); err != nil {
 			errs = append(errs, fmt.Errorf("GPU %d: %w", i, err))
 		}
-		out = append(out, processes...)
+		if !listsMIG {
+			continue
+		}
+		if err := r.readMIG(handle, sample); err != nil {
+			errs = append(errs, fmt.Errorf("GPU %d: %w", i, err))
+		}
 	}
-	return out, errors.Join(errs...)
+	return sample, errors.Join(errs...)
 }
 
-// readGPU asks about one GPU. A process that computes and draws is in both lists
-// with the same memory, and counts once.
-func (r *Reader) readGPU(index int) ([]watch.Process, error) {
-	device, ret := r.lib.DeviceGetHandleByIndex(index)
+// readDevice asks about a GPU or MIG device.
+func (r *Reader) readDevice(handle nvml.Device, sample *watch.Sample) error {
+	uuid, ret := handle.GetUUID()
 	if ret != nvml.SUCCESS {
-		return nil, fmt.Errorf("finding it: %w", ret)
+		return fmt.Errorf("reading its UUID: %w", ret)
 	}
-	uuid, ret := device.GetUUID()
-	if ret != nvml.SUCCESS {
-		return nil, fmt.Errorf("reading its UUID: %w", ret)
+	gpu := watch.GPU{UUID: uuid}
+	var errs []error
+	memory, ret := handle.GetMemoryInfo()
+	if ok, err := answered(uuid, "reading its memory", ret); ok {
+		gpu.MemoryUsedBytes = &memory.Used
+	} else {
+		errs = append(errs, err)
 	}
-	computing, ret := device.GetComputeRunningProcesses()
+	rates, ret := handle.GetUtilizationRates()
+	if ok, err := answered(uuid, "reading its utilization", ret); ok {
+		gpu.BusyPercent, gpu.MemoryBusyPercent = percent(rates.Gpu), percent(rates.Memory)
+	} else {
+		errs = append(errs, err)
+	}
+	processes, err := processesOf(handle, uuid)
+	gpu.TellsProcesses = err == nil
+	errs = append(errs, err)
+	busy, ok, err := r.busyProcesses(handle, uuid)
+	gpu.TellsBusy = ok
+	errs = append(errs, err)
+	for i := range processes {
+		processes[i].BusyPercent = busy[processes[i].PID]
+	}
+	sample.GPUs = append(sample.GPUs, gpu)
+	sample.Processes = append(sample.Processes, processes...)
+	return errors.Join(errs...)
+}
+
+// answered says whether there is an answer; without one the error is nil if the
+// GPU just does not support the question.
+func answered(uuid, what string, ret nvml.Return) (bool, error) {
+	switch ret {
+	case nvml.SUCCESS:
+		return true, nil
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND:
+		return false, nil
+	default:
+		return false, fmt.Errorf("%s: %s: %w", uuid, what, ret)
+	}
+}
+
+// percent returns nil for what is no percentage.
+func percent(value uint32) *uint32 {
+	if value > 100 {
+		return nil
+	}
+	return &value
+}
+
+// processesOf lists the processes. One that computes and draws is in both of
+// NVML's lists with the same memory, and counts once.
+func processesOf(handle nvml.Device, uuid string) ([]watch.Process, error) {
+	computing, ret := handle.GetComputeRunningProcesses()
 	if ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("%s: listing its processes: %w", uuid, ret)
 	}
-	drawing, ret := device.GetGraphicsRunningProcesses()
+	drawing, ret := handle.GetGraphicsRunningProcesses()
 	if ret != nvml.SUCCESS {
 		drawing = nil // Many compute GPUs do not have it.
 	}
-	most := map[uint32]uint64{}
-	var order []uint32
+	position := map[uint32]int{}
+	var out []watch.Process
 	for _, process := range append(computing, drawing...) {
 		if process.UsedGpuMemory == math.MaxUint64 {
-			continue // NVML's way of saying that it does not know.
+			process.UsedGpuMemory = 0 // NVML's way of saying that it does not know.
 		}
-		if _, seen := most[process.Pid]; !seen {
-			order = append(order, process.Pid)
+		at, seen := position[process.Pid]
+		if !seen {
+			at = len(out)
+			position[process.Pid] = at
+			out = append(out, watch.Process{PID: int(process.Pid), UUID: uuid})
 		}
-		most[process.Pid] = max(most[process.Pid], process.UsedGpuMemory)
-	}
-	out := make([]watch.Process, 0, len(order))
-	for _, pid := range order {
-		out = append(out, watch.Process{PID: int(pid), UUID: uuid, MemoryBytes: most[pid]})
+		out[at].MemoryBytes = max(out[at].MemoryBytes, process.UsedGpuMemory)
 	}
 	return out, nil
+}
+
+// busyProcesses asks how busy processes have kept the GPU since the last time. A
+// process without an entry has been idle. ok is false when it is not known.
+func (r *Reader) busyProcesses(handle nvml.Device, uuid string) (busy map[int]uint32, ok bool, err error) {
+	samples, ret := handle.GetProcessUtilization(r.seen[uuid])
+	switch {
+	case ret == nvml.SUCCESS:
+	case ret == nvml.ERROR_NOT_FOUND, ret == nvml.ERROR_INSUFFICIENT_SIZE && len(samples) == 0:
+		return nil, true, nil // All idle.
+	default:
+		ok, err := answered(uuid, "reading the utilization of its processes", ret)
+		return nil, ok, err
+	}
+	sum, count := map[int]uint32{}, map[int]uint32{}
+	since := r.seen[uuid]
+	for i := range samples {
+		s := &samples[i]
+		if s.TimeStamp <= since || s.SmUtil > 100 {
+			continue // An entry that was not filled in, or known already.
+		}
+		sum[int(s.Pid)] += s.SmUtil
+		count[int(s.Pid)]++
+		r.seen[uuid] = max(r.seen[uuid], s.TimeStamp)
+	}
+	for pid := range sum {
+		sum[pid] /= count[pid]
+	}
+	return sum, true, nil
+}
+
+// migSymbols are needed to list MIG devices.
+var migSymbols = []string{"nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"}
+
+// listsMIG says whether the library knows MIG devices.
+func (r *Reader) listsMIG() bool {
+	for _, symbol := range migSymbols {
+		if r.lib.Extensions().LookupSymbol(symbol) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// readMIG asks about the MIG devices of a GPU.
+func (r *Reader) readMIG(handle nvml.Device, sample *watch.Sample) error {
+	mode, _, ret := handle.GetMigMode()
+	// What could not be asked is in the error about the GPU itself.
+	if enabled := ret == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE; !enabled {
+		return nil
+	}
+	count, ret := handle.GetMaxMigDeviceCount()
+	if ret != nvml.SUCCESS {
+		return fmt.Errorf("counting its MIG devices: %w", ret)
+	}
+	var errs []error
+	for i := range count {
+		mig, ret := handle.GetMigDeviceHandleByIndex(i)
+		switch ret {
+		case nvml.SUCCESS:
+			if err := r.readDevice(mig, sample); err != nil {
+				errs = append(errs, fmt.Errorf("MIG device %d: %w", i, err))
+			}
+		case nvml.ERROR_NOT_FOUND, nvml.ERROR_INVALID_ARGUMENT: // An empty place.
+		default:
+			errs = append(errs, fmt.Errorf("MIG device %d: finding it: %w", i, ret))
+		}
+	}
+	return errors.Join(errs...)
 }
