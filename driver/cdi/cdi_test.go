@@ -126,6 +126,46 @@ func TestGuardIsOnEveryDevice(t *testing.T) {
 	}
 }
 
+// TestGuardDevice: the runtime refuses the container while the device is not
+// there, and when it is, the container has what all containers have.
+func TestGuardDevice(t *testing.T) {
+	t.Parallel()
+	dir, state := newDir(t), t.TempDir()
+	spec, names := simulated(t, &Guard{Claim: uid, Dir: state, Device: GuardDevice(state)})
+	if err := dir.Write(uid, spec); err != nil {
+		t.Fatal(err)
+	}
+	if err := (PathMap{}).Check(spec); err != nil {
+		t.Errorf("a guard's device, which comes and goes, is a problem: %v", err)
+	}
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(dir.path), cdi.WithAutoRefresh(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := cache.InjectDevices(&oci.Spec{}, names[0]); err == nil || !strings.Contains(err.Error(), GuardDeviceDir) {
+			t.Errorf("without the device: got error %v, want one that quotes its name", err)
+		}
+		link := filepath.Join(state, GuardDeviceDir)
+		if err := os.Symlink("/dev", link); err != nil {
+			t.Fatal(err)
+		}
+		got := inject(t, dir, names...)
+		want := []oci.LinuxDevice{{Path: "/dev/null", Type: "c", Major: 1, Minor: 3, FileMode: new(os.FileMode(0o666)), UID: new(uint32), GID: new(uint32)}}
+		if diff := cmp.Diff(want, got.Linux.Devices); diff != "" {
+			t.Error(diff)
+		}
+		if err := os.Remove(link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A device of the GPU's own must be there, whatever it is called.
+	spec.Devices[0].ContainerEdits.DeviceNodes = []*specs.DeviceNode{{Path: "/dev/null", HostPath: filepath.Join(state, "null")}}
+	if err := (PathMap{}).Check(spec); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a device that is missing: got error %v", err)
+	}
+}
+
 func TestNames(t *testing.T) {
 	t.Parallel()
 	name := Name(uid, "main/sub", "gpu-1", "s")

@@ -17,8 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	specs "tags.cncf.io/container-device-interface/specs-go"
-
-	"github.com/topodra/topodra/internal/atomicfile"
 )
 
 // specExt is the ending of our files. JSON, since the CDI library reads it
@@ -46,8 +44,11 @@ func (d *Dir) Path(claim types.UID) string {
 	return filepath.Join(d.path, cdi.GenerateTransientSpecName(Vendor, Class, string(claim))+specExt)
 }
 
-// Write puts the spec in place, atomically and durably, and reads it back.
-// Nothing is written when the same spec is there already.
+// Write puts the spec in place, atomically, and reads it back. Its content is on
+// the disk before it has its name; when the name is, is left to the kernel: after
+// a power failure the spec may be missing, as it is in a directory in memory, and
+// then it is written again before any container of that boot needs it. Nothing is
+// written when the same spec is there already.
 func (d *Dir) Write(claim types.UID, spec *specs.Spec) error {
 	if claim == "" || strings.ContainsAny(string(claim), "/"+separator) {
 		return fmt.Errorf("writing CDI spec: %q is no claim UID", claim)
@@ -70,8 +71,9 @@ func (d *Dir) Write(claim types.UID, spec *specs.Spec) error {
 
 // write has the CDI library validate and write the spec in a directory of its
 // own, and renames it into place once it is on the disk. The library would rename
-// it, too, but leaves it to the kernel when data and name are durable, and it
-// reads all specs of a directory before it writes one.
+// it, too, but then a power failure could leave half a spec under the full name,
+// and it reads all specs of a directory before it writes one. Runtimes that watch
+// the directory hear of one change.
 func (d *Dir) write(claim types.UID, spec *specs.Spec) (finalErr error) {
 	if err := os.MkdirAll(d.path, 0o755); err != nil {
 		return err
@@ -101,10 +103,7 @@ func (d *Dir) write(claim types.UID, spec *specs.Spec) (finalErr error) {
 	if err := errors.Join(file.Sync(), file.Close()); err != nil {
 		return err
 	}
-	if err := os.Rename(staged, path); err != nil {
-		return err
-	}
-	return atomicfile.SyncDir(d.path)
+	return os.Rename(staged, path)
 }
 
 // Read loads and validates the claim's spec by the CDI library. A spec that is
@@ -120,15 +119,16 @@ func (d *Dir) Read(claim types.UID) (*specs.Spec, error) {
 	return spec.Spec, nil
 }
 
-// Remove deletes the claim's spec if there is one.
+// Remove deletes the claim's spec if there is one. After a power failure it may be
+// back; reconciliation then removes it as one that nobody knows.
 func (d *Dir) Remove(claim types.UID) error {
 	if claim == "" || strings.ContainsAny(string(claim), "/"+separator) {
 		return fmt.Errorf("removing CDI spec: %q is no claim UID", claim)
 	}
-	if _, err := os.Lstat(d.path); errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if err := os.Remove(d.Path(claim)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing CDI spec of claim %q: %w", claim, err)
 	}
-	return atomicfile.Remove(d.Path(claim))
+	return nil
 }
 
 // List returns the claims that have a spec, readable or not, in order. Files of

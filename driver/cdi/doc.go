@@ -17,6 +17,5 @@
 //
 // Concurrency: a Dir may be used by several goroutines and processes for
 // different claims; for one claim the caller serialises. Allowed imports: the
-// standard library, api, driver/enforce, internal/atomicfile, the CDI library,
-// k8s.io/apimachinery.
+// standard library, api, driver/enforce, the CDI library, k8s.io/apimachinery.
 package cdi

@@ -3,9 +3,12 @@
 package cdi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
+	"os"
+	"path"
 	"slices"
 	"strings"
 
@@ -89,16 +92,24 @@ type Device struct {
 }
 
 // Guard makes a spec useless to containers that our NRI plugin does not see. It
-// is a bind mount whose source never exists, so that the runtime fails to make
+// is a bind mount whose source never exists, so that the runtime fails to start
 // the container; the plugin takes the mount away when it has set the limits. The
 // source's name tells an administrator what has happened, since the runtime
 // quotes it.
+//
+// A start that fails is final for a pod that must not be restarted. So, where
+// Device is set, there is a device besides, which the host has only while the
+// plugin is connected. The runtime looks for it earlier, when it creates the
+// container, and the kubelet tries that again.
 type Guard struct {
 	// Claim that the guard is for; part of the path inside the container.
 	Claim types.UID
 
 	// Dir is a directory of ours in which Missing is never created.
 	Dir string
+
+	// Device is the host path of the device, as GuardDevice makes it, or "".
+	Device string
 }
 
 // Missing is the last part of a guard's source.
@@ -114,6 +125,28 @@ func GuardPath(claim types.UID) string { return guardPrefix + string(claim) }
 func IsGuard(containerPath string) (types.UID, bool) {
 	uid, found := strings.CutPrefix(containerPath, guardPrefix)
 	return types.UID(uid), found && uid != ""
+}
+
+// GuardDeviceDir is the name of what leads to the device of guards. It is part of
+// the runtime's message about a container that is refused for want of the device.
+const GuardDeviceDir = "the-topodra-nri-plugin-is-connected"
+
+// nullDevice is what the device of a guard is, on the host and in the container.
+// NRI cannot take a device away again, so it is one that all containers have.
+const nullDevice = "/dev/null"
+
+// GuardDevice is the host path of the device of guards below a directory.
+func GuardDevice(dir string) string { return path.Join(dir, GuardDeviceDir, path.Base(nullDevice)) }
+
+// isGuardDevice says whether a device is that of a guard.
+func isGuardDevice(node *specs.DeviceNode) bool {
+	return node.Path == nullDevice && node.HostPath == GuardDevice(path.Dir(path.Dir(node.HostPath)))
+}
+
+// guardDevice has no type and no number, so that the runtime has to look for it on
+// the host; the rest is as in every container.
+func guardDevice(hostPath string) *specs.DeviceNode {
+	return &specs.DeviceNode{HostPath: hostPath, Path: nullDevice, FileMode: new(os.FileMode(0o666)), UID: new(uint32), GID: new(uint32)}
 }
 
 // Build makes the spec of a claim.
@@ -157,6 +190,9 @@ func extend(edits specs.ContainerEdits, device Device) specs.ContainerEdits {
 	if guard := device.Guard; guard != nil {
 		mount := enforce.Mount{HostPath: guard.Dir + "/" + Missing, ContainerPath: GuardPath(guard.Claim), ReadOnly: true}
 		edits.Mounts = append(edits.Mounts, &specs.Mount{HostPath: mount.HostPath, ContainerPath: mount.ContainerPath, Options: mount.Options(), Type: "bind"})
+		if guard.Device != "" {
+			edits.DeviceNodes = append(slices.Clone(edits.DeviceNodes), guardDevice(guard.Device))
+		}
 	}
 	return edits
 }
@@ -197,11 +233,10 @@ func HostPaths(spec *specs.Spec) []string {
 			}
 		}
 		for _, node := range edits.DeviceNodes {
-			path := node.HostPath
-			if path == "" {
-				path = node.Path
+			if isGuardDevice(node) {
+				continue // it comes and goes with the plugin
 			}
-			seen[path] = true
+			seen[cmp.Or(node.HostPath, node.Path)] = true
 		}
 		for _, hook := range edits.Hooks {
 			seen[hook.Path] = true

@@ -18,7 +18,8 @@
 // writes the old one must be released before it. testdata holds one golden file
 // per released version; they are never edited.
 //
-// Invariants: Save is atomic and durable. Load never guesses: a file that is
+// Invariants: Save is atomic and durable. SaveIntent is atomic for processes and
+// leaves the durable file alone. Load never guesses: a file that is
 // truncated, changed, of another apiVersion or against the rules of Validate is
 // a *CorruptError, and SetAside moves it out of the way without deleting it.
 //

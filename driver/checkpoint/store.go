@@ -19,8 +19,9 @@ import (
 
 // Names of the files in the state directory.
 const (
-	FileName     = "checkpoint.json"
-	LockFileName = "checkpoint.lock"
+	FileName       = "checkpoint.json"
+	IntentFileName = "checkpoint.intent.json"
+	LockFileName   = "checkpoint.lock"
 
 	// asidePrefix starts the names of files that were set aside.
 	asidePrefix = "checkpoint.corrupt-"
@@ -48,16 +49,21 @@ func (s *Store) Lock(ctx context.Context) (unlock func() error, err error) {
 	return filelock.Lock(ctx, filepath.Join(s.dir, LockFileName))
 }
 
-// Load reads the document. A file that is missing is an empty document without
-// boot ID. A file that is no checkpoint of this node is a *CorruptError; other
-// errors come from the file system and may pass.
+// Load reads the document: what SaveIntent wrote about the present file, or that
+// file. A file that is missing is an empty document without boot ID. A file that is
+// no checkpoint of this node is a *CorruptError; other errors come from the file
+// system and may pass.
 func (s *Store) Load() (*Document, error) {
 	content, err := os.ReadFile(s.Path())
-	if errors.Is(err, fs.ErrNotExist) {
-		return New(s.nodeName, ""), nil
-	}
-	if err != nil {
+	missing := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !missing {
 		return nil, fmt.Errorf("reading checkpoint: %w", err)
+	}
+	if intent := s.loadIntent(content); intent != nil {
+		return intent, nil
+	}
+	if missing {
+		return New(s.nodeName, ""), nil
 	}
 	document, err := Decode(content)
 	if err == nil && document.NodeName != s.nodeName {
@@ -69,18 +75,61 @@ func (s *Store) Load() (*Document, error) {
 	return document, nil
 }
 
-// Save replaces the file. The caller holds the lock. An unchanged document is
-// not written again.
+// loadIntent returns what was about to be done when the checkpoint had the
+// content; nil when there is no such thing. A power failure can leave a part of
+// the file, or an old one, which then says nothing.
+func (s *Store) loadIntent(content []byte) *Document {
+	intent, err := os.ReadFile(s.intentPath())
+	if err != nil || !isIntent(intent, content) {
+		return nil
+	}
+	document, err := Decode(intent)
+	if err != nil || document.NodeName != s.nodeName {
+		return nil
+	}
+	return document
+}
+
+// intentPath is where SaveIntent writes.
+func (s *Store) intentPath() string { return filepath.Join(s.dir, IntentFileName) }
+
+// SaveIntent says what is about to be done. It is there for every process of this
+// boot at once, and until the next Save. A power failure may take it, but then
+// nothing of what was about to be done means anything any more: no container of
+// that time is there. So it does without waiting for the disk, and goes into a file
+// of its own, since the durable one must not be replaced by one that is not. The
+// caller holds the lock.
+func (s *Store) SaveIntent(d *Document) error {
+	content, err := os.ReadFile(s.Path())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("reading checkpoint: %w", err)
+	}
+	intent, err := encodeIntent(d, content)
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.Replace(s.intentPath(), intent, 0o600); err != nil {
+		return fmt.Errorf("saving intent: %w", err)
+	}
+	return nil
+}
+
+// Save replaces the file, durably. The caller holds the lock. An unchanged
+// document is not written again.
 func (s *Store) Save(d *Document) error {
 	content, err := Encode(d)
 	if err != nil {
 		return err
 	}
-	if old, err := os.ReadFile(s.Path()); err == nil && bytes.Equal(old, content) {
-		return nil
+	if old, err := os.ReadFile(s.Path()); err != nil || !bytes.Equal(old, content) {
+		if err := atomicfile.Write(s.Path(), content, 0o600); err != nil {
+			return fmt.Errorf("saving checkpoint: %w", err)
+		}
 	}
-	if err := atomicfile.Write(s.Path(), content, 0o600); err != nil {
-		return fmt.Errorf("saving checkpoint: %w", err)
+	// The checkpoint may come to be what it was when the intent was written, so
+	// that alone does not make the intent void.
+	if err := os.Remove(s.intentPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing intent: %w", err)
 	}
 	return nil
 }

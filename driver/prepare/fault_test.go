@@ -69,6 +69,9 @@ type faultyHost struct {
 	fault *fault
 }
 
+func (h *faultyHost) SaveIntent(d *checkpoint.Document) error {
+	return h.fault.do("SaveIntent", func() error { return h.Host.SaveIntent(d) })
+}
 func (h *faultyHost) Save(d *checkpoint.Document) error {
 	return h.fault.do("Save", func() error { return h.Host.Save(d) })
 }

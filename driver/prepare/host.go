@@ -28,8 +28,9 @@ type Host interface {
 	// Lock excludes other calls and processes.
 	Lock(ctx context.Context) (unlock func() error, err error)
 
-	// Load, Save and SetAside are those of checkpoint.Store.
+	// Load, SaveIntent, Save and SetAside are those of checkpoint.Store.
 	Load() (*checkpoint.Document, error)
+	SaveIntent(document *checkpoint.Document) error
 	Save(document *checkpoint.Document) error
 	SetAside(now time.Time) (string, error)
 

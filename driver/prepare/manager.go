@@ -52,6 +52,10 @@ type Options struct {
 	// Nil is never.
 	NRIOffered func() bool
 
+	// GuardDevice is a device on the host that is there only while the NRI plugin
+	// is connected, see cdi.Guard; "" does without. Nil is always "".
+	GuardDevice func() string
+
 	// Cluster, Events and Status talk to the API server.
 	Cluster Cluster
 	Events  Events
@@ -105,6 +109,9 @@ func NewManager(options Options) (*Manager, error) {
 	}
 	if options.NRIOffered == nil {
 		options.NRIOffered = func() bool { return false }
+	}
+	if options.GuardDevice == nil {
+		options.GuardDevice = func() string { return "" }
 	}
 	dir, err := cdi.NewDir(options.CDIDir)
 	if err != nil {
@@ -221,7 +228,11 @@ func (m *Manager) plan(ctx context.Context, uid types.UID, record *checkpoint.Cl
 	if err != nil {
 		return nil, fmt.Errorf("finding out what containers need for the claim's GPUs: %w", err)
 	}
-	return makePlan(uid, record, base, m.options.Enforcer, m.where)
+	where := m.where
+	if record.Delivery == checkpoint.DeliveryNRI {
+		where.guardDevice = m.options.GuardDevice()
+	}
+	return makePlan(uid, record, base, m.options.Enforcer, where)
 }
 
 // locked runs act under both locks with the present checkpoint. A checkpoint
@@ -284,7 +295,7 @@ func (m *Manager) prepareLocked(ctx context.Context, document *checkpoint.Docume
 	}
 	record.State = checkpoint.StateStarted
 	document.Claims[uid] = record
-	err := m.host.Save(document)
+	err := m.host.SaveIntent(document)
 	if err == nil {
 		err = m.apply(ctx, uid, planned)
 	}

@@ -32,6 +32,9 @@ type layout struct {
 
 	// guards is a directory in which the sources of guards are missing.
 	guards string
+
+	// guardDevice is there while the NRI plugin is connected; "" does without.
+	guardDevice string
 }
 
 // claimRegions is the directory of a claim's regions, with DeliveryCDI.
@@ -77,7 +80,7 @@ func makePlan(uid types.UID, record *checkpoint.Claim, base *cdi.BaseEdits, enfo
 		if device.Limit != nil && !armed[i] {
 			// Either the NRI plugin sets the limit, or no container that the pod
 			// names has this share.
-			entry.Guard = &cdi.Guard{Claim: uid, Dir: where.guards}
+			entry.Guard = &cdi.Guard{Claim: uid, Dir: where.guards, Device: where.guardDevice}
 		}
 		devices = append(devices, entry)
 	}

@@ -19,7 +19,17 @@ const TempPrefix = ".topodra-tmp-"
 // Write replaces the file at path by data. The directory must exist. perm is
 // set exactly, whatever the umask.
 func Write(path string, data []byte, perm fs.FileMode) error {
-	return write(path, perm, func(w io.Writer) error {
+	return write(path, perm, true, func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}
+
+// Replace is Write without waiting for the disk: other processes see the old
+// content or the new one, but a power failure can leave either, or a part. It is
+// for what a reader can check and do without.
+func Replace(path string, data []byte, perm fs.FileMode) error {
+	return write(path, perm, false, func(w io.Writer) error {
 		_, err := w.Write(data)
 		return err
 	})
@@ -27,14 +37,14 @@ func Write(path string, data []byte, perm fs.FileMode) error {
 
 // Copy replaces the file at path by what r delivers.
 func Copy(path string, r io.Reader, perm fs.FileMode) error {
-	return write(path, perm, func(w io.Writer) error {
+	return write(path, perm, true, func(w io.Writer) error {
 		_, err := io.Copy(w, r)
 		return err
 	})
 }
 
-// write does the work of Write and Copy.
-func write(path string, perm fs.FileMode, fill func(io.Writer) error) (finalErr error) {
+// write does the work of Write, Replace and Copy.
+func write(path string, perm fs.FileMode, durable bool, fill func(io.Writer) error) (finalErr error) {
 	dir := filepath.Dir(path)
 	temp, err := os.CreateTemp(dir, TempPrefix+"*")
 	if err != nil {
@@ -49,7 +59,7 @@ func write(path string, perm fs.FileMode, fill func(io.Writer) error) (finalErr 
 	if err == nil {
 		err = temp.Chmod(perm)
 	}
-	if err == nil {
+	if err == nil && durable {
 		err = temp.Sync()
 	}
 	if err = errors.Join(err, temp.Close()); err != nil {
@@ -57,6 +67,9 @@ func write(path string, perm fs.FileMode, fill func(io.Writer) error) (finalErr 
 	}
 	if err := os.Rename(temp.Name(), path); err != nil {
 		return fmt.Errorf("putting the new content of %q in place: %w", path, err)
+	}
+	if !durable {
+		return nil
 	}
 	return SyncDir(dir)
 }
