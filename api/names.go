@@ -91,6 +91,17 @@ const (
 
 	// AttrProfile is the MIG profile, such as "1g.10gb" (string).
 	AttrProfile resourceapi.QualifiedName = "profile"
+
+	// AttrGPUSlices is how many of the GPU's compute slices the GPU instance of a
+	// MIG device has (int).
+	AttrGPUSlices resourceapi.QualifiedName = "gpuSlices"
+
+	// AttrComputeSlices is how many of these the MIG device itself has (int).
+	AttrComputeSlices resourceapi.QualifiedName = "computeSlices"
+
+	// AttrMemorySlices is how many of the GPU's memory slices the GPU instance of
+	// a MIG device has (int).
+	AttrMemorySlices resourceapi.QualifiedName = "memorySlices"
 )
 
 // Topology attributes. Their exact format is the business of package

@@ -106,6 +106,15 @@ type MIGDevice struct {
 
 	// Memory is 0 when unknown.
 	Memory Bytes
+
+	// GPUInstance and ComputeInstance are the numbers by which the kernel driver
+	// knows it.
+	GPUInstance, ComputeInstance int
+
+	// GPUSlices, ComputeSlices and MemorySlices say how many of the GPU's equal
+	// parts it has; 0 when unknown. GPUSlices are those of its GPU instance, of
+	// which ComputeSlices are its own.
+	GPUSlices, ComputeSlices, MemorySlices int
 }
 
 // Fabric is a GPU's place in a fabric that spans nodes. GPUs with the same value

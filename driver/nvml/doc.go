@@ -21,9 +21,12 @@
 //   - Any other fact that cannot be read is left out for that GPU. What the GPU does
 //     not support is no warning, a failure is one.
 //   - An unknown architecture or brand becomes "Unknown (<number>)".
-//   - A call that does not return holds back only its own goroutine: Discover gives
-//     up after a time and names the call. Until that call returns, later
-//     discoveries fail right away, so that hanging calls do not pile up.
+//   - A call about one GPU that does not return costs that GPU alone: it is left out
+//     with a warning that names the call, and is not asked again before the call
+//     has returned.
+//   - Any other call that does not return holds back only its own goroutine:
+//     Discover gives up after a time and names the call. Until that call returns,
+//     later discoveries fail right away, so that hanging calls do not pile up.
 //
 // # Links
 //

@@ -80,8 +80,12 @@ func (g *foundGPU) readMIG(place int) (foundMIG, bool) {
 	if !haveUUID || !haveGI || !haveCI {
 		return foundMIG{}, false
 	}
-	mig := foundMIG{gpuInstance: gi, computeInstance: ci, device: device.MIGDevice{UUID: device.UUID(uuid)}}
+	mig := foundMIG{gpuInstance: gi, computeInstance: ci, device: device.MIGDevice{UUID: device.UUID(uuid), GPUInstance: gi, ComputeInstance: ci}}
 	attributes, haveAttributes := optional(r, "nvmlDeviceGetAttributes_v2", "GetAttributes "+what, handle.GetAttributes)
+	if haveAttributes {
+		mig.device.GPUSlices, mig.device.ComputeSlices = int(attributes.GpuInstanceSliceCount), int(attributes.ComputeInstanceSliceCount)
+	}
+	mig.device.MemorySlices = g.memorySlices(gi)
 	name, _ := optional(r, "", "GetName "+what, handle.GetName)
 	switch _, profile, found := strings.Cut(name, " MIG "); {
 	case found:
@@ -95,6 +99,28 @@ func (g *foundGPU) readMIG(place int) (foundMIG, bool) {
 		mig.device.Memory = device.Bytes(attributes.MemorySizeMB) * device.MiB
 	}
 	return mig, true
+}
+
+// memorySlices returns how many of the GPU's memory slices a GPU instance has, by
+// its place; 0 when that is not known.
+func (g *foundGPU) memorySlices(gpuInstance int) int {
+	instance, ok := optional(g.reader, "nvmlDeviceGetGpuInstanceById", fmt.Sprintf("GetGpuInstanceById(%d)", gpuInstance),
+		func() (nvml.GpuInstance, nvml.Return) { return ifPermitted(g.handle.GetGpuInstanceById(gpuInstance)) })
+	if !ok {
+		return 0
+	}
+	info, _ := optional(g.reader, "nvmlGpuInstanceGetInfo", fmt.Sprintf("GetInfo of GPU instance %d", gpuInstance),
+		func() (nvml.GpuInstanceInfo, nvml.Return) { return ifPermitted(instance.GetInfo()) })
+	return int(info.Placement.Size)
+}
+
+// ifPermitted takes what only administrators may read for not supported: the rest
+// of a MIG device is known without.
+func ifPermitted[T any](value T, ret nvml.Return) (T, nvml.Return) {
+	if ret == nvml.ERROR_NO_PERMISSION || ret == nvml.ERROR_NOT_FOUND {
+		ret = nvml.ERROR_NOT_SUPPORTED
+	}
+	return value, ret
 }
 
 // profileOf builds a profile's name as NVIDIA does: "1c." for a part of the compute

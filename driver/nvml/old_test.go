@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/topodra/topodra/driver/device"
@@ -163,6 +164,14 @@ func migGPU(gpu *fakeGPU) {
 	gpu.GetMaxMigDeviceCountFunc = func() (int, nvml.Return) { return 7, nvml.SUCCESS }
 	named := newMIG("MIG-b", 5, "NVIDIA A100-SXM4-80GB MIG 1g.10gb", nvml.SUCCESS)
 	unnamed := newMIG("MIG-a", 2, "", nvml.ERROR_NOT_SUPPORTED)
+	gpu.GetGpuInstanceByIdFunc = func(number int) (nvml.GpuInstance, nvml.Return) {
+		if number != 2 {
+			return nil, nvml.ERROR_NO_PERMISSION
+		}
+		return &mock.GpuInstance{GetInfoFunc: func() (nvml.GpuInstanceInfo, nvml.Return) {
+			return nvml.GpuInstanceInfo{Placement: nvml.GpuInstancePlacement{Start: 4, Size: 4}}, nvml.SUCCESS
+		}}, nvml.SUCCESS
+	}
 	gpu.GetMigDeviceHandleByIndexFunc = func(place int) (nvml.Device, nvml.Return) {
 		switch place {
 		case 1:
@@ -184,7 +193,10 @@ func TestMIG(t *testing.T) {
 	migGPU(node.gpus[1])
 	snapshot := node.discover()
 	gpu := snapshot.GPUs[1]
-	want := []device.MIGDevice{{UUID: "MIG-a", Profile: "1c.3g.40gb", Memory: 40000 << 20}, {UUID: "MIG-b", Profile: "1g.10gb", Memory: 9856 << 20}}
+	want := []device.MIGDevice{
+		{UUID: "MIG-a", Profile: "1c.3g.40gb", Memory: 40000 << 20, GPUInstance: 2, GPUSlices: 3, ComputeSlices: 1, MemorySlices: 4},
+		{UUID: "MIG-b", Profile: "1g.10gb", Memory: 9856 << 20, GPUInstance: 5, GPUSlices: 3, ComputeSlices: 1},
+	}
 	if diff := cmp.Diff(want, gpu.MIGDevices); diff != "" || !gpu.MIGEnabled {
 		t.Errorf("enabled %v: %s", gpu.MIGEnabled, diff)
 	}

@@ -18,6 +18,7 @@ import (
 type scan struct {
 	*caller
 	sysfs    locator
+	hanging  *quarantine
 	warnings []string
 	gpus     []*foundGPU
 }
@@ -50,17 +51,20 @@ func (s *scan) run() (*device.Snapshot, error) {
 	return snapshot, snapshot.Validate()
 }
 
-// readGPU reads one GPU by itself, unless it is lost.
+// readGPU reads one GPU by itself, unless it is lost or hangs.
 func (s *scan) readGPU(index int) {
-	g, err := identify(s.caller, index)
+	g, err := s.hanging.read(index, func(begin func(string)) (*foundGPU, error) {
+		alone := &caller{library: s.library, begin: begin, known: map[string]bool{}}
+		g, err := identify(alone, index)
+		if err != nil {
+			return nil, err
+		}
+		g.describe()
+		g.readLinks()
+		return g, g.reader.lost
+	})
 	if err != nil {
 		s.warn("a GPU is left out: %v", err)
-		return
-	}
-	g.describe()
-	g.readLinks()
-	if g.reader.lost != nil {
-		s.warn("a GPU is left out: %v", g.reader.lost)
 		return
 	}
 	g.locate(s.sysfs)

@@ -44,6 +44,7 @@ type Source struct {
 	sysfs    locator
 	timeout  time.Duration
 	watchdog watchdog
+	hanging  *quarantine
 }
 
 var _ device.Source = &Source{}
@@ -69,7 +70,7 @@ func Library(driverRoot string) nvml.Interface {
 
 // newSource returns a Source on top of any library.
 func newSource(lib library, reader locator) *Source {
-	return &Source{library: lib, sysfs: reader, timeout: discoveryTimeout, watchdog: newWatchdog()}
+	return &Source{library: lib, sysfs: reader, timeout: discoveryTimeout, watchdog: newWatchdog(), hanging: newQuarantine(lib)}
 }
 
 // libraryName is what the driver's installer makes for users of the library.
@@ -116,7 +117,7 @@ func (s *Source) read(c *caller) (snapshot *device.Snapshot, err error) {
 			snapshot, err = nil, fmt.Errorf("closing the library: %w", ret)
 		}
 	}()
-	scan := &scan{caller: c, sysfs: s.sysfs}
+	scan := &scan{caller: c, sysfs: s.sysfs, hanging: s.hanging}
 	return scan.run()
 }
 

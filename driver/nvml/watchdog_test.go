@@ -8,11 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/topodra/topodra/driver/device"
 	"github.com/topodra/topodra/topology"
@@ -43,37 +45,88 @@ func TestHang(t *testing.T) {
 	t.Parallel()
 	node := newFakeNode(t, topology.New("", 1))
 	release := make(chan struct{})
-	node.gpus[0].GetNameFunc = func() (string, nvml.Return) {
+	node.SystemGetDriverVersionFunc = func() (string, nvml.Return) {
 		<-release
-		return "late", nvml.SUCCESS
+		return "999.1", nvml.SUCCESS
 	}
 	source := newSource(node, node)
 	source.timeout = 20 * time.Millisecond
 	_, err := source.Discover(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "no answer after 20ms from call GetName of GPU") {
+	if err == nil || !strings.Contains(err.Error(), "no answer after 20ms from call SystemGetDriverVersion") {
 		t.Errorf("first: got error %v", err)
 	}
 	_, err = source.Discover(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "an earlier call still has not returned: GetName of GPU") {
+	if err == nil || !strings.Contains(err.Error(), "an earlier call still has not returned: SystemGetDriverVersion") {
 		t.Errorf("second: got error %v", err)
 	}
 	close(release)
 	source.timeout = time.Minute
-	for {
+	snapshot := untilReturned(t, source, func(_ *device.Snapshot, err error) bool { return err == nil })
+	if snapshot.DriverVersion.Major != 999 {
+		t.Errorf("got %+v", snapshot.DriverVersion)
+	}
+	requireClosed(t, node)
+}
+
+// TestHangingGPU: a GPU whose call hangs is left out, with the call's name, and the
+// others are found as if nothing were; it is not asked again before the call has
+// returned, and then it is back.
+func TestHangingGPU(t *testing.T) {
+	t.Parallel()
+	m := load(t, "dgx1v_8xv100")
+	node := newFakeNode(t, m)
+	release, calls := make(chan struct{}), &atomic.Int32{}
+	node.gpus[2].GetNameFunc = func() (string, nvml.Return) {
+		calls.Add(1)
+		<-release
+		return "late", nvml.SUCCESS
+	}
+	source := newSource(node, node)
+	source.hanging.timeout = 50 * time.Millisecond
+	for i, want := range []string{"no answer after 50ms from call GetName of GPU ", "an earlier call still has not returned: GetName of GPU "} {
+		source.timeout = time.Minute
 		snapshot, err := source.Discover(t.Context())
-		if err == nil {
-			if snapshot.GPUs[0].ProductName != "late" {
-				t.Errorf("got %+v", snapshot.GPUs[0])
-			}
-			break
-		}
-		if !strings.Contains(err.Error(), "an earlier call") {
+		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Millisecond)
+		rest := m.Sub(topology.MaskOf(0, 1, 3, 4, 5, 6, 7))
+		if diff := cmp.Diff(rest.NVLinks, snapshot.Machine.NVLinks); len(snapshot.GPUs) != 7 || diff != "" {
+			t.Errorf("discovery %d: %d GPUs: %s", i, len(snapshot.GPUs), diff)
+		}
+		if len(snapshot.Warnings) == 0 || !strings.Contains(snapshot.Warnings[0], "a GPU is left out: GPU with NVML index 5: "+want) {
+			t.Errorf("discovery %d: got warnings %q", i, snapshot.Warnings)
+		}
 	}
-	if inits, shutdowns := len(node.InitCalls()), len(node.ShutdownCalls()); inits != 2 || shutdowns != 2 {
-		t.Errorf("%d times opened, %d times closed, want 2 each", inits, shutdowns)
+	if n := calls.Load(); n != 1 {
+		t.Errorf("the hanging call was made %d times", n)
+	}
+	close(release)
+	snapshot := untilReturned(t, source, func(snapshot *device.Snapshot, err error) bool { return err == nil && len(snapshot.GPUs) == 8 })
+	if snapshot.GPUs[2].ProductName != "late" || len(snapshot.Warnings) != 0 {
+		t.Errorf("got %+v, warnings %q", snapshot.GPUs[2], snapshot.Warnings)
+	}
+	requireClosed(t, node)
+}
+
+// untilReturned discovers until the answer is good: what hung takes a moment.
+func untilReturned(t *testing.T, source *Source, good func(*device.Snapshot, error) bool) *device.Snapshot {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		snapshot, err := source.Discover(t.Context())
+		if good(snapshot, err) {
+			return snapshot
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("got %+v, error %v", snapshot, err)
+		}
+	}
+}
+
+// requireClosed checks that the library was closed as often as it was opened.
+func requireClosed(t *testing.T, node *fakeNode) {
+	t.Helper()
+	if inits, shutdowns := len(node.InitCalls()), len(node.ShutdownCalls()); inits == 0 || inits != shutdowns {
+		t.Errorf("%d times opened, %d times closed", inits, shutdowns)
 	}
 }
 

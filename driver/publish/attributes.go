@@ -90,7 +90,14 @@ func (b *builder) migDevice(i int, mig *device.MIGDevice) resourceapi.Device {
 	a.text(api.AttrUUID, string(mig.UUID))
 	a.text(api.AttrParentUUID, string(gpu.UUID))
 	a.text(api.AttrProfile, mig.Profile)
-	d := resourceapi.Device{Name: name, Attributes: a.values}
+	for name, slices := range map[resourceapi.QualifiedName]int{
+		api.AttrGPUSlices: mig.GPUSlices, api.AttrComputeSlices: mig.ComputeSlices, api.AttrMemorySlices: mig.MemorySlices,
+	} {
+		if slices > 0 {
+			number(a, name, &slices)
+		}
+	}
+	d := resourceapi.Device{Name: name, Attributes: a.values, Taints: b.taints(mig.UUID, gpu.UUID)}
 	if mig.Memory > 0 {
 		d.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
 			api.CapacityMemory: {Value: *binary(mig.Memory)},

@@ -10,8 +10,8 @@
 // its UUID; a GPU in MIG mode is published as its MIG devices only, "mig-" and 12
 // digits. When two names of a node would be equal, each of them gets all 32
 // digits instead. A UUID of another form is hashed. Devices are in order of PCI
-// address, and at most 64 are in one slice, the limit for devices that later may
-// carry taints. The pool is named after the node.
+// address, and at most 64 are in one slice, the limit for devices that have
+// taints. The pool is named after the node. Taints are those of Options.Taints.
 //
 // # Attributes
 //
@@ -19,7 +19,8 @@
 // minor, moduleID, productName, brand, architecture, cudaComputeCapability,
 // driverVersion, cudaDriverVersion), fabricClique, simulated, and the topology
 // attributes of package slicecodec. A MIG device has no NVLinks and therefore no
-// topology beyond its parent's index, NUMA node and PCIe root. What is unknown or
+// topology beyond its parent's index, NUMA node and PCIe root; it has parentUUID,
+// profile and its parts of the GPU (gpuSlices, computeSlices, memorySlices). What is unknown or
 // longer than the API allows is left out of that device.
 //
 // # Capacities of a GPU

@@ -34,6 +34,10 @@ func digitsOf(uuid device.UUID) string {
 	return hex.EncodeToString(sum[:16])
 }
 
+// Names tells under which name every device of the node is published: GPUs, and of
+// those in MIG mode their MIG devices.
+func Names(snapshot *device.Snapshot) map[device.UUID]string { return deviceNames(snapshot) }
+
 // deviceNames names every GPU and MIG device of the node. Names that would be
 // equal are made long, all of them, so that the result does not depend on order.
 func deviceNames(snapshot *device.Snapshot) map[device.UUID]string {

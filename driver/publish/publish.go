@@ -40,6 +40,10 @@ type Options struct {
 	// MemoryReserve is kept free on every GPU, on top of what the kernel driver
 	// reserves.
 	MemoryReserve device.Bytes
+
+	// Taints of a device in a stable order, at most 16 and of each key one; parent
+	// is "" for a GPU and the GPU's UUID for a MIG device. Nil is none.
+	Taints func(uuid, parent device.UUID) []resourceapi.DeviceTaint
 }
 
 // Validate reports the first option that makes no sense.
@@ -134,12 +138,20 @@ func (b *builder) addGPU(i int) {
 		return
 	}
 	name := b.names[gpu.UUID]
-	d := resourceapi.Device{Name: name, Attributes: b.gpuAttributes(i, name)}
+	d := resourceapi.Device{Name: name, Attributes: b.gpuAttributes(i, name), Taints: b.taints(gpu.UUID, "")}
 	if capacity := b.gpuCapacity(gpu, name); capacity != nil {
 		d.AllowMultipleAllocations = new(true)
 		d.Capacity = capacity
 	}
 	b.devices = append(b.devices, d)
+}
+
+// taints of a device.
+func (b *builder) taints(uuid, parent device.UUID) []resourceapi.DeviceTaint {
+	if b.options.Taints == nil {
+		return nil
+	}
+	return b.options.Taints(uuid, parent)
 }
 
 // warn keeps a warning about a device.

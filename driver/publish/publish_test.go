@@ -332,3 +332,34 @@ func TestEmptyNode(t *testing.T) {
 		t.Errorf("got %+v", slices)
 	}
 }
+
+// TestTaints: every device gets its own taints, MIG devices are asked for with their
+// GPU, and nothing else of a device depends on them.
+func TestTaints(t *testing.T) {
+	t.Parallel()
+	mig := full(1)
+	mig.MIGEnabled = true
+	mig.MIGDevices = []device.MIGDevice{{UUID: "MIG-a", Profile: "1g.10gb", GPUSlices: 1, ComputeSlices: 1, MemorySlices: 2}}
+	snapshot := node(full(0), mig)
+	plain := devicesOf(build(t, snapshot, Options{}))
+	tainted := devicesOf(build(t, snapshot, Options{Taints: func(uuid, parent device.UUID) []resourceapi.DeviceTaint {
+		return []resourceapi.DeviceTaint{{Key: "k", Value: string(uuid[:4]) + string(parent[:min(4, len(parent))]), Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	}}))
+	for i, want := range []string{"GPU-", "MIG-GPU-"} {
+		if len(tainted[i].Taints) != 1 || tainted[i].Taints[0].Value != want {
+			t.Errorf("device %d: got taints %+v", i, tainted[i].Taints)
+		}
+		tainted[i].Taints = nil
+	}
+	if diff := cmp.Diff(plain, tainted); diff != "" || plain[0].Taints != nil {
+		t.Error(diff)
+	}
+	for name, want := range map[resourceapi.QualifiedName]int64{api.AttrGPUSlices: 1, api.AttrComputeSlices: 1, api.AttrMemorySlices: 2} {
+		if value := plain[1].Attributes[name].IntValue; value == nil || *value != want {
+			t.Errorf("%s: got %v, want %d", name, value, want)
+		}
+	}
+	if _, ok := plain[0].Attributes[api.AttrGPUSlices]; ok {
+		t.Error("a whole GPU has slices")
+	}
+}
