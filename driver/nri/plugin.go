@@ -98,13 +98,18 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, container *api
 			return nil, err
 		}
 	}
-	if err := p.owners.Put(container.GetId(), ownerOf(pod, container, held, view)); err != nil {
+	owner := ownerOf(pod, container, held, view)
+	for _, mount := range edits.Mounts {
+		owner.Paths = append(owner.Paths, mount.HostPath)
+	}
+	if err := p.owners.Put(container.GetId(), owner); err != nil {
 		return nil, err
 	}
 	return p.adjust(container, guards, edits), nil
 }
 
-// ownerOf describes the container for those who look from outside.
+// ownerOf describes the container for those who look from outside, with what it has
+// mounted so far.
 func ownerOf(pod *api.PodSandbox, container *api.Container, held []prepare.Held, view *enforce.Container) *owners.Owner {
 	out := &owners.Owner{Namespace: pod.GetNamespace(), Pod: pod.GetName(), PodUID: types.UID(pod.GetUid()), Container: container.GetName()}
 	for _, gpu := range view.GPUs {
@@ -119,6 +124,11 @@ func ownerOf(pod *api.PodSandbox, container *api.Container, held []prepare.Held,
 		}
 		slices.Sort(entry.Claims)
 		out.GPUs = append(out.GPUs, entry)
+	}
+	for _, mount := range container.GetMounts() {
+		if _, guard := cdi.IsGuard(mount.GetDestination()); !guard {
+			out.Paths = append(out.Paths, mount.GetSource())
+		}
 	}
 	return out
 }

@@ -35,9 +35,10 @@ type Options struct {
 type Enforcer struct {
 	options Options
 
-	mu  sync.Mutex
-	dir string
-	err error
+	mu   sync.Mutex
+	dir  string
+	held *os.File // keeps other processes from pruning dir
+	err  error
 }
 
 var _ enforce.Enforcer = &Enforcer{}
@@ -53,16 +54,19 @@ func New(options Options) (*Enforcer, error) {
 // Setup installs and probes the library. It may be called again, after a
 // failure or to notice damage; a version that worked stays in use meanwhile.
 func (e *Enforcer) Setup(ctx context.Context) error {
-	dir, err := install(e.options.Source, e.options.Root, thisArch)
+	dir, held, err := installHeld(e.options.Source, e.options.Root, thisArch)
 	if err == nil && e.options.Probe != nil {
 		if err = e.options.Probe(ctx, filepath.Join(dir, libraryName)); err != nil {
-			err = fmt.Errorf("probing HAMi-core library: %w", err)
+			err = errors.Join(fmt.Errorf("probing HAMi-core library: %w", err), held.Close())
 		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err == nil {
-		e.dir = dir
+		if e.held != nil {
+			err = e.held.Close()
+		}
+		e.dir, e.held = dir, held
 	}
 	e.err = err
 	return err
@@ -189,8 +193,8 @@ func allocate(file *os.File) error {
 // Start implements enforce.Enforcer: the library starts with the container.
 func (e *Enforcer) Start(context.Context, *enforce.Container, string) error { return nil }
 
-// Prune removes installed versions that neither are in use nor claimed by
-// inUse, which gets the directory of a version.
+// Prune removes installed versions that no process has in use and that inUse,
+// which gets the directory of a version, does not claim either.
 func (e *Enforcer) Prune(inUse func(dir string) bool) error {
 	current := e.Dir()
 	return prune(e.options.Root, func(dir string) bool { return dir == current || inUse(dir) })

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/topodra/topodra/internal/atomicfile"
@@ -53,16 +54,21 @@ func checkLibrary(content []byte, arch string) error {
 	return nil
 }
 
-// install puts the library at source below root and returns its directory. It
-// does nothing when that version is there and intact.
-func install(source, root, arch string) (dir string, err error) {
+// readLibrary reads the library and makes sure that it is one for this machine.
+func readLibrary(source, arch string) ([]byte, error) {
 	content, err := os.ReadFile(source)
 	if err != nil {
-		return "", fmt.Errorf("reading HAMi-core library: %w", err)
+		return nil, fmt.Errorf("reading HAMi-core library: %w", err)
 	}
 	if err := checkLibrary(content, arch); err != nil {
-		return "", fmt.Errorf("checking HAMi-core library %q: %w", source, err)
+		return nil, fmt.Errorf("checking HAMi-core library %q: %w", source, err)
 	}
+	return content, nil
+}
+
+// install puts the library with the content below root and returns its directory.
+// It does nothing when that version is there and intact.
+func install(content []byte, root string) (dir string, err error) {
 	sum := sha256.Sum256(content)
 	dir = filepath.Join(root, libDir, hex.EncodeToString(sum[:])[:versionLength])
 	files := map[string][]byte{
@@ -73,9 +79,6 @@ func install(source, root, arch string) (dir string, err error) {
 	removeStaleInstalls(filepath.Dir(dir), time.Now())
 	if verify(dir, files) == nil {
 		return dir, nil
-	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return "", fmt.Errorf("making the directory of HAMi-core versions: %w", err)
 	}
 	if err := place(dir, files); err != nil {
 		return "", fmt.Errorf("installing HAMi-core library into %q: %w", dir, err)
@@ -155,24 +158,89 @@ func fill(dir string, files map[string][]byte) error {
 	return os.Chmod(dir, 0o755)
 }
 
-// prune removes versions that inUse does not claim, and what an installation
-// that died has left. A container that runs keeps its mount; one that starts
-// again from a CDI spec needs the path, so inUse must know about specs.
-func prune(root string, inUse func(dir string) bool) error {
+// prune removes versions that neither inUse claims nor a process holds. A container
+// that runs keeps what it has mounted; one that is about to start needs the path,
+// so inUse must know about those. While others install, nothing is done.
+func prune(root string, inUse func(dir string) bool) (finalErr error) {
 	parent := filepath.Join(root, libDir)
-	entries, err := os.ReadDir(parent)
-	if errors.Is(err, fs.ErrNotExist) {
+	handle, err := lockDir(parent, syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EWOULDBLOCK) {
 		return nil
 	}
+	if err != nil {
+		return fmt.Errorf("removing old HAMi-core versions: %w", err)
+	}
+	defer func() { finalErr = errors.Join(finalErr, handle.Close()) }()
+	entries, err := os.ReadDir(parent)
 	if err != nil {
 		return fmt.Errorf("listing HAMi-core versions: %w", err)
 	}
 	var errs []error
 	for _, entry := range entries {
-		dir := filepath.Join(parent, entry.Name())
-		if strings.HasPrefix(entry.Name(), installTempPrefix) || !inUse(dir) {
-			errs = append(errs, os.RemoveAll(dir))
+		// What is being installed has no name of a version yet, or no more.
+		if dir := filepath.Join(parent, entry.Name()); !strings.HasPrefix(entry.Name(), installTempPrefix) && !inUse(dir) {
+			if err := remove(dir); err != nil {
+				errs = append(errs, fmt.Errorf("removing old HAMi-core version %q: %w", dir, err))
+			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// remove takes a version away unless a process holds it. It loses its name first,
+// so that no half of it is ever found under it.
+func remove(dir string) (finalErr error) {
+	handle, err := lockDir(dir, syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { finalErr = errors.Join(finalErr, handle.Close()) }()
+	doomed := filepath.Join(filepath.Dir(dir), installTempPrefix+"removed-"+filepath.Base(dir))
+	if err := os.RemoveAll(doomed); err != nil { // what is left of an earlier try
+		return err
+	}
+	if err := os.Rename(dir, doomed); err != nil {
+		return err
+	}
+	return os.RemoveAll(doomed)
+}
+
+// installHeld installs the library and keeps other processes from pruning it until
+// the file that it returns is closed, with the process at the latest.
+func installHeld(source, root, arch string) (dir string, held *os.File, finalErr error) {
+	content, err := readLibrary(source, arch)
+	if err != nil {
+		return "", nil, err
+	}
+	parent := filepath.Join(root, libDir)
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return "", nil, fmt.Errorf("making the directory of HAMi-core versions: %w", err)
+	}
+	handle, err := lockDir(parent, syscall.LOCK_SH)
+	if err != nil {
+		return "", nil, fmt.Errorf("installing HAMi-core library: %w", err)
+	}
+	defer func() { finalErr = errors.Join(finalErr, handle.Close()) }()
+	if dir, err = install(content, root); err != nil {
+		return "", nil, err
+	}
+	if held, err = lockDir(dir, syscall.LOCK_SH); err != nil {
+		return "", nil, fmt.Errorf("keeping HAMi-core version %q: %w", dir, err)
+	}
+	return dir, held, nil
+}
+
+// lockDir takes a lock of flock(2) on a directory, until the file is closed.
+func lockDir(dir string, how int) (*os.File, error) {
+	handle, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(handle.Fd()), how); err != nil {
+		return nil, errors.Join(err, handle.Close())
+	}
+	return handle, nil
 }

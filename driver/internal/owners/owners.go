@@ -19,6 +19,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -35,6 +36,28 @@ type Owner struct {
 
 	// GPUs in order of PCI address, as the container counts them.
 	GPUs []GPU `json:"gpus"`
+
+	// Paths of the host that are mounted in the container; Put keeps
+	// those of the driver only, which lie below the parent of the store's
+	// directory. A container that is made anew from its old description needs
+	// them again.
+	Paths []string `json:"paths,omitempty"`
+}
+
+// Uses says whether the container has a path in or below dir mounted.
+func (o *Owner) Uses(dir string) bool {
+	return slices.ContainsFunc(o.Paths, func(path string) bool { return below(path, dir) })
+}
+
+// Limited says whether any GPU has a limit.
+func (o *Owner) Limited() bool {
+	return slices.ContainsFunc(o.GPUs, func(g GPU) bool { return g.MemoryLimitMiB > 0 || g.CoresLimitPercent > 0 })
+}
+
+// below says whether path is dir or in it.
+func below(path, dir string) bool {
+	path, dir = filepath.Clean(path), filepath.Clean(dir)
+	return path == dir || strings.HasPrefix(path, dir+"/")
 }
 
 // GPU is what a container has of one GPU.
@@ -76,7 +99,9 @@ func (s *Store) Put(id string, owner *Owner) error {
 	if err != nil {
 		return fmt.Errorf("remembering a container: %w", err)
 	}
-	content, err := json.Marshal(owner)
+	kept := *owner
+	kept.Paths = slices.DeleteFunc(slices.Clone(owner.Paths), func(path string) bool { return !below(path, filepath.Dir(s.dir)) })
+	content, err := json.Marshal(kept)
 	if err != nil {
 		return fmt.Errorf("remembering container %q: %w", id, err)
 	}

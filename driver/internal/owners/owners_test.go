@@ -21,7 +21,9 @@ func TestStore(t *testing.T) {
 	if err := store.Retain(func(string) bool { return false }); err != nil {
 		t.Error(err)
 	}
-	a := &Owner{Namespace: "default", Pod: "train", PodUID: "u", Container: "main", GPUs: []GPU{{UUID: "GPU-1", Claims: []string{"c", "d"}, MemoryLimitMiB: 10, CoresLimitPercent: 20}}}
+	installed := filepath.Join(filepath.Dir(dir), "lib", "v1")
+	a := &Owner{Namespace: "default", Pod: "train", PodUID: "u", Container: "main", GPUs: []GPU{{UUID: "GPU-1", Claims: []string{"c", "d"}, MemoryLimitMiB: 10, CoresLimitPercent: 20}},
+		Paths: []string{"/etc/hosts", filepath.Join(installed, "libvgpu.so"), filepath.Dir(dir) + "-of-others/x"}}
 	b := &Owner{Pod: "other"}
 	for id, owner := range map[string]*Owner{"a": b, "b": b, "c": b} {
 		if err := store.Put(id, owner); err != nil {
@@ -41,6 +43,7 @@ func TestStore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	a.Paths = a.Paths[1:2] // the one below the directory's parent
 	got, err := store.List()
 	if diff := cmp.Diff(map[string]*Owner{"a": a, "c": b}, got); diff != "" {
 		t.Error(diff)
@@ -53,6 +56,14 @@ func TestStore(t *testing.T) {
 	}
 	if got, err := store.List(); len(got) != 1 || got["a"] == nil || err != nil {
 		t.Errorf("got %v, %v", got, err)
+	}
+	for dir, want := range map[string]bool{installed: true, installed + "/libvgpu.so": true, filepath.Dir(installed): true, installed[:len(installed)-1]: false, installed + "1": false} {
+		if a.Uses(dir) != want {
+			t.Errorf("%q is used: %t, want %t", dir, !want, want)
+		}
+	}
+	if !a.Limited() || b.Limited() || !(&Owner{GPUs: []GPU{{}, {MemoryLimitMiB: 1}}}).Limited() || (&Owner{GPUs: []GPU{{}}}).Limited() {
+		t.Error("limited owners are told apart wrongly")
 	}
 	for _, bad := range []string{"", ".", "..", "../x", ".x", "a/b"} {
 		if store.Put(bad, a) == nil || store.Remove(bad) == nil {
