@@ -115,6 +115,9 @@ type claims struct {
 
 	// enforces says that limits could be kept at some time since the start.
 	enforces atomic.Bool
+
+	// pruning removes old versions of what limits containers.
+	pruning *versions
 }
 
 // startClaims prepares for claims, and starts what works in the background until
@@ -134,8 +137,10 @@ func startClaims(ctx context.Context, config *Config, inventory *inventory, even
 		return nil, err
 	}
 	c.manager = manager
+	containers := owners.NewStore(filepath.Join(c.config.StateDir, ownersDir))
+	c.pruning = &versions{enforcer: c.config.Enforcer, cdiDir: c.config.CDIDir, owners: containers, now: time.Now}
 	if c.config.NRISocket != "" {
-		c.runner = nri.NewRunner(nri.NewPlugin(manager, c.config.Enforcer, recorder, owners.NewStore(filepath.Join(c.config.StateDir, ownersDir))), c.config.NRISocket)
+		c.runner = nri.NewRunner(nri.NewPlugin(manager, c.config.Enforcer, recorder, containers), c.config.NRISocket)
 	}
 	watcher, err := newWatcher(config, recorder)
 	if err != nil {
@@ -210,6 +215,8 @@ func (c *claims) wholeOnly() bool { return c.config.Enforcer != nil && !c.enforc
 func (c *claims) reconcile(ctx context.Context) time.Duration {
 	err := c.manager.Reconcile(ctx)
 	if err == nil {
+		// Specs refer to the present version now, unless a container keeps an old one.
+		c.pruning.prune(ctx)
 		if c.config.ReconcilePeriod == 0 {
 			return DefaultReconcilePeriod
 		}

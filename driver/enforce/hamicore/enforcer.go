@@ -72,6 +72,19 @@ func (e *Enforcer) Setup(ctx context.Context) error {
 	return err
 }
 
+// Close lets other processes prune the version in use, as the end of the process
+// does. The Enforcer cannot enforce any more, until Setup.
+func (e *Enforcer) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	held := e.held
+	e.dir, e.held, e.err = "", nil, errors.New("it was closed")
+	if held == nil {
+		return nil
+	}
+	return held.Close()
+}
+
 // Name implements enforce.Enforcer.
 func (e *Enforcer) Name() string { return Name }
 

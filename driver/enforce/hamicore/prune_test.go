@@ -65,8 +65,7 @@ func TestPruneLeavesOtherProcesses(t *testing.T) {
 	if err := errors.Join(before.Check(t.Context()), after.Check(t.Context())); err != nil {
 		t.Error(err)
 	}
-	// The old process ends, which is what the kernel does to its files then.
-	if err := errors.Join(before.held.Close(), after.Prune(none)); err != nil {
+	if err := errors.Join(before.Close(), before.Close(), after.Prune(none)); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{filepath.Base(installing), filepath.Base(after.Dir())}, versions(t, root)); diff != "" {
@@ -74,6 +73,9 @@ func TestPruneLeavesOtherProcesses(t *testing.T) {
 	}
 	if err := after.Check(t.Context()); err != nil {
 		t.Error(err)
+	}
+	if before.Check(t.Context()) == nil {
+		t.Error("an enforcer that was closed enforces")
 	}
 }
 
@@ -104,7 +106,7 @@ func TestPruneAgainstSetup(t *testing.T) {
 		if err := enforcer.Check(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := enforcer.held.Close(); err != nil {
+		if err := enforcer.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
