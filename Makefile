@@ -95,6 +95,13 @@ $(eval $(call build_ours,./cmd/kubectl-topodra,kubectl-topodra))
 $(eval $(call build_ours,./test/cluster/cmd/topodra-cluster,topodra-cluster))
 $(eval $(call build_ours,./test/demo/cmd/topodra-demo,topodra-demo))
 
+.PHONY: helm
+helm: $(TOOLS)/helm ## Build helm into bin/tools.
+
+.PHONY: manifests
+manifests: $(TOOLS)/helm ## Write the manifests that are generated from manifests/chart.
+	hack/manifests.sh
+
 ##@ Run
 
 .PHONY: demo
@@ -123,7 +130,7 @@ test-kube: ## Run the tests of packages that link Kubernetes' own code, with the
 # What is under test runs in processes of its own, which are built without the race detector and which the cache of test
 # results knows nothing about.
 .PHONY: test-process
-test-process: binaries ## Run the tests that start a control plane.
+test-process: binaries $(TOOLS)/helm ## Run the tests that start a control plane.
 	@packages=$$(hack/packages.sh process); set -x; $(GO) test -p 1 -count 1 -timeout $(TEST_TIMEOUT) $$packages
 
 .PHONY: test-upstream
@@ -145,6 +152,13 @@ bench: ## Run the benchmarks; the output is for benchstat, see also bench-compar
 	@mkdir -p $(dir $(BENCH_OUT))
 	@$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCH_COUNT) -timeout 60m $(BENCH_PACKAGES) | tee '$(BENCH_OUT)'
 
+# The benchmark's test binary links all of Kubernetes; it is built once and run many times, one run per process.
+.PHONY: bench-scheduler
+bench-scheduler: $(KUBERNETES_STAMP) ## Compare our scheduler with the in-tree one by scheduler_perf; SCHEDULER_ARGS="--nodes 100,500 --pairs 1" makes it shorter.
+	$(GO) test -c -tags perf -o $(BIN)/perf.test ./test/perf
+	$(GO) build -trimpath -o $(BIN)/bench-scheduler ./test/perf/cmd/bench-scheduler
+	@$(BIN)/bench-scheduler $(SCHEDULER_ARGS)
+
 .PHONY: bench-compare
 bench-compare: $(TOOLS)/benchstat ## Compare two results of `make bench`: OLD=file NEW=file.
 	@$(TOOLS)/benchstat '$(OLD)' '$(NEW)'
@@ -152,7 +166,7 @@ bench-compare: $(TOOLS)/benchstat ## Compare two results of `make bench`: OLD=fi
 ##@ Check
 
 .PHONY: lint
-lint: lint-format lint-go lint-shell verify-imports verify-modules ## Check format, code, scripts, import directions and go.mod.
+lint: lint-format lint-go lint-shell verify-imports verify-modules verify-manifests ## Check format, code, scripts, import directions, go.mod and what is generated.
 
 .PHONY: lint-format
 lint-format:
@@ -179,6 +193,10 @@ verify-modules:
 	$(GO) -C hack/tools mod tidy -diff
 	$(GO) -C hack/node mod tidy -diff
 
+.PHONY: verify-manifests
+verify-manifests: $(TOOLS)/helm
+	hack/manifests.sh --check
+
 # Tools have a module of their own, so that their dependencies never meet ours.
 $(TOOLS)/golangci-lint: hack/tools/go.mod hack/tools/go.sum $(wildcard hack/tools/golangci-lint/*.go)
 	@mkdir -p $(TOOLS)
@@ -187,3 +205,7 @@ $(TOOLS)/golangci-lint: hack/tools/go.mod hack/tools/go.sum $(wildcard hack/tool
 $(TOOLS)/benchstat: hack/tools/go.mod hack/tools/go.sum
 	@mkdir -p $(TOOLS)
 	$(GO) -C hack/tools build -trimpath -o $(CURDIR)/$@ golang.org/x/perf/cmd/benchstat
+
+$(TOOLS)/helm: hack/tools/go.mod hack/tools/go.sum
+	@mkdir -p $(TOOLS)
+	$(GO) -C hack/tools build -trimpath -o $(CURDIR)/$(TOOLS)/helm helm.sh/helm/v4/cmd/helm
