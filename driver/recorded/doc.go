@@ -14,6 +14,14 @@
 // The file is read again at every discovery, so that changing it plays a link
 // that degrades or a GPU that disappears.
 //
-// A Source is not safe for concurrent use. Allowed imports: the standard library,
-// topology, topology/capture and driver/device.
+// # Simulated faults
+//
+// A file of the same path with [SimulationSuffix] behind it, if there is one, adds
+// what a recording does not have: faults (errors of the kernel driver, links that
+// are down, GPUs that are lost or hang, and so on) and MIG devices. It is read
+// again and again, too: by the [Source] for what there is, by the [Prober] for how
+// that is. Nothing of it is real, and devices are published as simulated as ever.
+//
+// A Source is not safe for concurrent use, a Prober is. Allowed imports: the
+// standard library, topology, topology/capture, driver/device, driver/health, klog.
 package recorded

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"hash"
 
 	"github.com/topodra/topodra/driver/device"
 	"github.com/topodra/topodra/topology"
@@ -35,7 +36,18 @@ func (s *Source) Discover(ctx context.Context) (*device.Snapshot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("discovering GPUs of a recorded machine: %w", err)
 	}
-	return Snapshot(recording, s.nodeName)
+	simulation, err := LoadSimulation(s.path)
+	if err != nil {
+		return nil, fmt.Errorf("discovering GPUs of a recorded machine: %w", err)
+	}
+	snapshot, err := Snapshot(recording, s.nodeName)
+	if err != nil {
+		return nil, err
+	}
+	if snapshot, err = simulation.apply(snapshot); err != nil {
+		return nil, fmt.Errorf("discovering GPUs of a recorded machine: %w", err)
+	}
+	return snapshot, nil
 }
 
 // Versions that simulated nodes report.
@@ -106,13 +118,26 @@ func rootMembers(m *topology.Machine) []int {
 // uuidOf hashes what makes a simulated GPU unique in a cluster.
 func uuidOf(machine string, index int, nodeName string) device.UUID {
 	hash := sha256.New()
-	for _, text := range []string{machine, nodeName} {
-		// The length keeps "ab"+"c" apart from "a"+"bc".
-		hash.Write(binary.BigEndian.AppendUint64(nil, uint64(len(text))))
-		hash.Write([]byte(text))
-	}
-	hash.Write(binary.BigEndian.AppendUint64(nil, uint64(index)))
+	writeTexts(hash, machine, nodeName)
+	_, _ = hash.Write(binary.BigEndian.AppendUint64(nil, uint64(index))) // Never fails.
 	var id [16]byte
 	copy(id[:], hash.Sum(nil))
 	return device.UUID("GPU-" + device.FormatUUID(id))
+}
+
+// hashOf hashes texts.
+func hashOf(texts ...string) [16]byte {
+	hash := sha256.New()
+	writeTexts(hash, texts...)
+	var id [16]byte
+	copy(id[:], hash.Sum(nil))
+	return id
+}
+
+// writeTexts writes texts so that "ab"+"c" differs from "a"+"bc".
+func writeTexts(to hash.Hash, texts ...string) {
+	for _, text := range texts {
+		_, _ = to.Write(binary.BigEndian.AppendUint64(nil, uint64(len(text)))) // Never fails.
+		_, _ = to.Write([]byte(text))
+	}
 }
