@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/dynamic-resource-allocation/cel"
+
 	"github.com/topodra/topodra/internal/livestate"
 	"github.com/topodra/topodra/topology"
 	"github.com/topodra/topodra/topology/placement"
@@ -21,6 +23,7 @@ type Planner struct {
 	classes *quality.Cache
 	// best ranks sets by bandwidth alone; usual ranks as the scheduler does with its default arguments.
 	best, usual *placement.Planner
+	selectors   *cel.Cache
 }
 
 // New returns a planner.
@@ -33,7 +36,7 @@ func New() (*Planner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting the planner: %w", err)
 	}
-	return &Planner{classes: quality.NewCache(classCacheSize, quality.Options{}), best: best, usual: usual}, nil
+	return &Planner{classes: quality.NewCache(classCacheSize, quality.Options{}), best: best, usual: usual, selectors: newSelectors()}, nil
 }
 
 // Offer is a set of GPUs of one node.
