@@ -456,10 +456,12 @@ func TestCrash(t *testing.T) {
 			if err == nil || sig == 0 && !strings.Contains(said.String(), "on purpose") {
 				t.Errorf("launcher: got %v, want an end by %q; it says:\n%s", err, how, said.String())
 			}
-			if err := waitGone(filepath.Join(dir, "n")); err != nil {
-				t.Error(err)
+			for _, sub := range []string{"n", "c"} { // the control plane's directory goes, too
+				if err := waitGone(filepath.Join(dir, sub)); err != nil {
+					t.Error(err)
+				}
 			}
-			if err := os.Remove(dir); err != nil { // the control plane's directory is gone, too
+			if err := os.Remove(dir); err != nil {
 				t.Error(err)
 			}
 			checkFootprint(t, before, dir)

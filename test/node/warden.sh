@@ -66,6 +66,16 @@ remove_cgroups() {
 	done
 }
 
+# remove_directory tries more than once: processes that die with the launcher may write into it to their end.
+remove_directory() {
+	tries=0
+	while ! said=$(rm -rf --one-file-system -- "$1" 2>&1); do
+		tries=$((tries + 1))
+		[ $tries -lt 100 ] || { echo "$said"; return 1; }
+		sleep 0.1
+	done
+}
+
 clean() {
 	exec 2>&1
 	failed=0
@@ -78,7 +88,7 @@ clean() {
 			echo "something is mounted below \"$dir\": left as it is"
 			failed=1
 		else
-			rm -rf --one-file-system -- "$dir" || failed=1
+			remove_directory "$dir" || failed=1
 		fi
 	done
 	for pair in $saved; do
