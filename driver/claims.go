@@ -61,8 +61,11 @@ type ClaimsConfig struct {
 	ReconcilePeriod time.Duration
 }
 
-// DefaultReconcilePeriod is for what nothing else notices.
-const DefaultReconcilePeriod = 5 * time.Minute
+// DefaultReconcilePeriod bounds how long something stays that the kubelet has
+// forgotten to unprepare, as it can when it and the driver restart at the same
+// time. A reconciliation lists the node's pods, reads their claims, and writes only
+// what has changed.
+const DefaultReconcilePeriod = time.Minute
 
 // ownersDir is the directory below the state directory in which containers with
 // GPUs are remembered.
@@ -113,6 +116,9 @@ type claims struct {
 	events  *eventSink
 	group   sync.WaitGroup
 
+	// hurry has room for one request to reconcile at once.
+	hurry chan struct{}
+
 	// enforces says that limits could be kept at some time since the start.
 	enforces atomic.Bool
 
@@ -126,12 +132,17 @@ func startClaims(ctx context.Context, config *Config, inventory *inventory, even
 	if err := os.MkdirAll(config.Claims.StateDir, 0o750); err != nil {
 		return nil, fmt.Errorf("making the state directory: %w", err)
 	}
-	c := &claims{config: config.Claims, status: prepare.NewStatusWriter(config.Client), events: events}
+	c := &claims{config: config.Claims, status: prepare.NewStatusWriter(config.Client), events: events, hurry: make(chan struct{}, 1)}
+	var beacon *nri.Beacon
+	if c.config.NRISocket != "" {
+		beacon = nri.NewBeacon(c.config.StateDir, c.hurryUp)
+	}
 	recorder := prepare.NewRecorder(events.recorder, events.node)
 	manager, err := prepare.NewManager(prepare.Options{
 		NodeName: config.Publish.NodeName, StateDir: c.config.StateDir, CDIDir: c.config.CDIDir, Paths: c.config.Paths,
 		Inventory: inventory, Base: c.config.Base, Enforcer: c.config.Enforcer, NRIOffered: func() bool { return c.runner != nil && c.runner.Offered() },
-		Cluster: prepare.NewCluster(config.Client), Events: recorder, Status: c.status,
+		GuardDevice: beacon.Device,
+		Cluster:     prepare.NewCluster(config.Client), Events: recorder, Status: c.status,
 	})
 	if err != nil {
 		return nil, err
@@ -140,7 +151,7 @@ func startClaims(ctx context.Context, config *Config, inventory *inventory, even
 	containers := owners.NewStore(filepath.Join(c.config.StateDir, ownersDir))
 	c.pruning = &versions{enforcer: c.config.Enforcer, cdiDir: c.config.CDIDir, owners: containers, now: time.Now}
 	if c.config.NRISocket != "" {
-		c.runner = nri.NewRunner(nri.NewPlugin(manager, c.config.Enforcer, recorder, containers), c.config.NRISocket)
+		c.runner = nri.NewRunner(nri.NewPlugin(manager, c.config.Enforcer, recorder, containers), c.config.NRISocket, beacon)
 	}
 	watcher, err := newWatcher(config, recorder)
 	if err != nil {
@@ -164,6 +175,14 @@ func startClaims(ctx context.Context, config *Config, inventory *inventory, even
 // wait returns when the background work has stopped.
 func (c *claims) wait() { c.group.Wait() }
 
+// hurryUp has the loop reconcile soon.
+func (c *claims) hurryUp() {
+	select {
+	case c.hurry <- struct{}{}:
+	default: // It will.
+	}
+}
+
 // loop reconciles, and sets the enforcer up again while that fails.
 func (c *claims) loop(ctx context.Context, next time.Duration) {
 	for {
@@ -171,6 +190,7 @@ func (c *claims) loop(ctx context.Context, next time.Duration) {
 		case <-ctx.Done():
 			return
 		case <-time.After(next):
+		case <-c.hurry:
 		}
 		c.setup(ctx)
 		next = c.reconcile(ctx)

@@ -31,6 +31,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(beaconEnv); dir != "" {
+		lightAndWait(dir)
+	}
 	klog.SetLogger(klog.Logger{}) // which discards
 	nrilog.Set(adapter{logger: klog.Background()})
 	os.Exit(m.Run())

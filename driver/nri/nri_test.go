@@ -34,7 +34,7 @@ func TestOverTheWire(t *testing.T) {
 	server := newRuntime(t, socket)
 	defer server.Stop()
 	for plugins := 1; plugins <= 2; plugins++ {
-		runner := NewRunner(f.plugin, socket)
+		runner := NewRunner(f.plugin, socket, nil)
 		stop := run(t, runner)
 		defer stop() //nolint:revive // both plugins run to the end
 		server.wait(t)
@@ -100,7 +100,7 @@ func TestReconnect(t *testing.T) {
 	}
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "nri.sock")
-	runner := NewRunner(f.plugin, socket)
+	runner := NewRunner(f.plugin, socket, nil)
 	if runner.Offered() || runner.Healthy() != nil {
 		t.Error("without a runtime: offered or unhealthy")
 	}
@@ -159,7 +159,7 @@ func TestHealthy(t *testing.T) {
 	}
 	defer func() { _ = listener.Close() }()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	runner := NewRunner(f.plugin, socket)
+	runner := NewRunner(f.plugin, socket, nil)
 	runner.now = func() time.Time { return now }
 	runner.changed = now
 	runner.lastErr = errors.New("refused")
@@ -180,7 +180,7 @@ func TestHealthy(t *testing.T) {
 	if err := os.WriteFile(plain, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if NewRunner(f.plugin, plain).Offered() {
+	if NewRunner(f.plugin, plain, nil).Offered() {
 		t.Error("a plain file is taken for NRI")
 	}
 }

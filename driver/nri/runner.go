@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"sync"
 	"time"
@@ -33,6 +34,17 @@ const (
 	longWait  = 15 * time.Second
 )
 
+// Times of the beacon.
+const (
+	// beaconPeriod is how often a connected plugin looks after its beacon.
+	beaconPeriod = time.Second
+
+	// drainTime is how long a plugin that is told to end stays connected after
+	// its beacon is dark: containers whose specs the runtime has applied before
+	// that are about to be asked for.
+	drainTime = 250 * time.Millisecond
+)
+
 // UnhealthyAfter is how long the plugin may be without a connection to a
 // runtime that offers NRI before Healthy says so. Meanwhile no container with a
 // share starts, so somebody should look.
@@ -42,6 +54,7 @@ const UnhealthyAfter = 2 * time.Minute
 type Runner struct {
 	plugin *Plugin
 	socket string
+	beacon *Beacon
 	now    func() time.Time
 
 	mu sync.Mutex
@@ -52,9 +65,10 @@ type Runner struct {
 	lastErr   error
 }
 
-// NewRunner returns a runner for the socket of the runtime.
-func NewRunner(plugin *Plugin, socket string) *Runner {
-	runner := &Runner{plugin: plugin, socket: socket, now: time.Now}
+// NewRunner returns a runner for the socket of the runtime. It lights the beacon,
+// unless that is nil, while it is connected.
+func NewRunner(plugin *Plugin, socket string, beacon *Beacon) *Runner {
+	runner := &Runner{plugin: plugin, socket: socket, beacon: beacon, now: time.Now}
 	runner.changed = runner.now()
 	return runner
 }
@@ -118,19 +132,33 @@ func (r *Runner) Run(ctx context.Context) {
 
 // connect registers the plugin and returns when the connection has ended.
 func (r *Runner) connect(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	connection, err := stub.New(&session{Plugin: r.plugin, runner: r}, stub.WithPluginName(pluginName), stub.WithPluginIdx(pluginIndex),
-		stub.WithSocketPath(r.socket), stub.WithLogger(adapter{logger: klog.FromContext(ctx)}),
+	connected, hangUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer hangUp()
+	current := &session{Plugin: r.plugin, runner: r}
+	connection, err := stub.New(current, stub.WithPluginName(pluginName), stub.WithPluginIdx(pluginIndex),
+		stub.WithSocketPath(r.socket), stub.WithDialer(r.dial), stub.WithLogger(adapter{logger: klog.FromContext(ctx)}),
 		stub.WithFailurePolicy(&api.FailurePolicy{FailRequest: true}))
 	if err != nil {
 		return err
 	}
-	err = connection.Run(ctx)
+	var tending sync.WaitGroup
+	tending.Go(func() { current.tend(ctx, connected, hangUp) })
+	defer tending.Wait()
+	err = connection.Run(connected)
+	hangUp()
 	if err == nil {
 		err = errors.New("the runtime has closed the connection")
 	}
 	return err
+}
+
+// dial connects to the runtime and looks whether it can see the beacon.
+func (r *Runner) dial(socket string) (net.Conn, error) {
+	conn, err := net.Dial("unix", socket) //nolint:noctx // asked for by the stub, which has none; a local socket answers at once
+	if err == nil {
+		r.beacon.fit(sharesProcessIDs(conn))
+	}
+	return conn, err
 }
 
 // set notes whether the plugin is connected.
@@ -147,16 +175,81 @@ func (r *Runner) set(connected bool, err error) {
 type session struct {
 	*Plugin
 	runner *Runner
+
+	mu    sync.Mutex // taken before the runner's
+	state sessionState
 }
 
+// sessionState goes one way.
+type sessionState int
+
+const (
+	sessionNew sessionState = iota
+	sessionConnected
+	sessionEnding
+)
+
 // Synchronize marks the plugin as connected: from now on the runtime asks it
-// about every container.
+// about every container. It makes none before it has noted the answer.
 func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
 	updates, err := s.Plugin.Synchronize(ctx, pods, containers)
-	if err == nil {
+	if err != nil {
+		return updates, err
+	}
+	s.mu.Lock()
+	if s.state == sessionNew {
+		s.state = sessionConnected
 		s.runner.set(true, nil)
 	}
-	return updates, err
+	s.mu.Unlock()
+	s.shine(ctx)
+	return updates, nil
+}
+
+// tend keeps the beacon lit for the length of the connection, and darkens it
+// before it hangs up because ctx has ended.
+func (s *session) tend(ctx, connected context.Context, hangUp func()) {
+	ticker := time.NewTicker(beaconPeriod)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-connected.Done():
+			s.darken()
+			return
+		case <-ctx.Done():
+			if s.darken() {
+				select {
+				case <-connected.Done():
+				case <-time.After(drainTime):
+				}
+			}
+			hangUp()
+			return
+		case <-ticker.C:
+			s.shine(ctx)
+		}
+	}
+}
+
+// shine lights the beacon if the plugin is connected.
+func (s *session) shine(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != sessionConnected {
+		return
+	}
+	if err := s.runner.beacon.light(); err != nil {
+		klog.FromContext(ctx).Error(err, "Containers with shares of GPUs cannot be made until this works; trying again")
+	}
+}
+
+// darken darkens the beacon for the rest of the session and says whether it was
+// lit.
+func (s *session) darken() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state = sessionEnding
+	return s.runner.beacon.douse()
 }
 
 // adapter writes the NRI library's messages as structured ones.
