@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
@@ -154,22 +153,16 @@ func (d *Dir) List() ([]types.UID, error) {
 	return out, nil
 }
 
-// staleAfter is when a spec cannot be under way any more: writing one takes
-// milliseconds.
-const staleAfter = 10 * time.Minute
-
 // RemoveStale removes what a driver that was killed while it wrote a spec has
-// left.
-func (d *Dir) RemoveStale(now time.Time) error {
+// left. Nobody may be writing.
+func (d *Dir) RemoveStale() error {
 	paths, err := filepath.Glob(filepath.Join(d.path, stagingPrefix+"*"))
 	if err != nil {
 		return fmt.Errorf("looking for unfinished CDI specs: %w", err)
 	}
 	var errs []error
 	for _, path := range paths {
-		if info, err := os.Stat(path); err == nil && now.Sub(info.ModTime()) >= staleAfter {
-			errs = append(errs, os.RemoveAll(path))
-		}
+		errs = append(errs, os.RemoveAll(path))
 	}
 	return errors.Join(errs...)
 }

@@ -58,7 +58,7 @@ type Host interface {
 
 	// RemoveTemps removes what a driver that was killed has left while it wrote.
 	// The caller holds the lock, so nobody writes now.
-	RemoveTemps(now time.Time) error
+	RemoveTemps() error
 }
 
 // node implements Host on a real file system.
@@ -107,8 +107,8 @@ func (n *node) ListClaimRegions() ([]types.UID, error) {
 
 func (n *node) RemoveAllRegions() error { return removeTree(n.where.regions) }
 
-func (n *node) RemoveTemps(now time.Time) error {
-	return errors.Join(atomicfile.RemoveTemps(n.stateDir), n.dir.RemoveStale(now))
+func (n *node) RemoveTemps() error {
+	return errors.Join(atomicfile.RemoveTemps(n.stateDir), n.dir.RemoveStale())
 }
 
 // removeTree removes a directory with content that tenants made. os.RemoveAll

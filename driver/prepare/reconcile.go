@@ -57,7 +57,7 @@ func (m *Manager) Reconcile(ctx context.Context) error {
 			m.reconcileLost(ctx, document, state, known),
 			m.reconcileStrays(ctx, document, state),
 			m.host.Save(document),
-			m.host.RemoveTemps(m.options.Now()),
+			m.host.RemoveTemps(),
 		)
 	})
 	if err != nil {

@@ -238,13 +238,15 @@ func TestStrays(t *testing.T) {
 func TestTempsGo(t *testing.T) {
 	t.Parallel()
 	f, _, _ := twoClaims(t)
-	temp := filepath.Join(f.state, atomicfile.TempPrefix+"1")
-	if err := os.WriteFile(temp, nil, 0o600); err != nil {
+	temp, staged := filepath.Join(f.state, atomicfile.TempPrefix+"1"), filepath.Join(f.cdiDir, ".topodra-staging-1", "spec.json")
+	if err := errors.Join(os.WriteFile(temp, nil, 0o600), os.Mkdir(filepath.Dir(staged), 0o700), os.WriteFile(staged, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	f.reconcile()
-	if _, err := os.Stat(temp); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("got error %v", err)
+	for _, path := range []string{temp, filepath.Dir(staged)} {
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%q: got error %v, want it gone", path, err)
+		}
 	}
 }
 
