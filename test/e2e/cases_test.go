@@ -68,17 +68,20 @@ func TestTwoPodsShareOneGPU(t *testing.T) {
 	if len(regions) != 2 {
 		t.Errorf("regions: got %v, want one per container", regions)
 	}
-	for dir, reports := range regions {
+	for id, reports := range regions {
 		if len(reports) != 1 { // check has run the program once in each container
-			t.Errorf("region %q: got reports %+v, want one", dir, reports)
+			t.Errorf("region of container %q: got reports %+v, want one", id, reports)
 		}
+		f.checkReserved(id)
 	}
+	f.checkRecords(f.record(small, "main", "small"), f.record(large, "main", "large"))
 	// The other pod is none the worse when the first one goes.
 	f.remove("small")
 	f.check(large, "main")
 	if regions := f.regions(); len(regions) != 1 {
 		t.Errorf("regions after one of two pods went: got %v, want one", regions)
 	}
+	f.checkRecords(f.record(large, "main", "large"))
 }
 
 // TestSharesOfSeveralGPUs: limits are numbered in the order of PCI addresses, also where that is not the order of requests.

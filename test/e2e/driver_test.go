@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -28,6 +29,7 @@ type driver struct {
 	world      *world
 	kubeconfig string
 	stateDir   string
+	wrapper    []string // a program and its arguments that run the driver's; nil runs it directly
 
 	current *cluster.Process // nil while it is stopped
 }
@@ -64,7 +66,7 @@ func (d *driver) args(podUID string, more ...string) []string {
 		"--hami-core-library=" + d.world.library,
 		"--nri-socket=" + d.world.node.NRISocket(),
 		"--pod-uid=" + podUID,
-		"--rescan-period=10s", "--reconcile-period=20s",
+		"--rescan-period=10s",
 		"-v=4",
 	}
 	return append(args, more...)
@@ -73,9 +75,8 @@ func (d *driver) args(podUID string, more ...string) []string {
 // launch starts one process and waits for its registration socket.
 func (d *driver) launch(ctx context.Context, more ...string) (*cluster.Process, error) {
 	podUID := string(uuid.NewUUID())
-	p, err := d.world.node.Run(node.ProcessOptions{
-		Name: "driver", Path: filepath.Join(d.world.binDir, cluster.TopoDRADriver), Args: d.args(podUID, more...),
-	})
+	command := append(append(slices.Clone(d.wrapper), filepath.Join(d.world.binDir, cluster.TopoDRADriver)), d.args(podUID, more...)...)
+	p, err := d.world.node.Run(node.ProcessOptions{Name: "driver", Path: command[0], Args: command[1:]})
 	if err != nil {
 		return nil, err
 	}

@@ -154,27 +154,27 @@ func (f *fixture) claimOf(pod *corev1.Pod, name string) *resourceapi.ResourceCla
 type view struct {
 	env    map[string]string
 	mounts []string // targets
-	report vgpudouble.Report
+	// devices are the character devices below /dev.
+	devices []string
+	report  vgpudouble.Report
 }
 
 // look looks from inside a running container.
 func (f *fixture) look(pod *corev1.Pod, container string) view {
 	f.Helper()
-	inside := func(command ...string) string {
-		result, err := f.node.Exec(f.ctx, pod, container, command...)
-		if err != nil {
-			f.Fatal(err)
-		}
-		if result.ExitCode != 0 {
-			f.Fatalf("running %q in container %q of pod %q: exit code %d: %s", command, container, pod.Name, result.ExitCode, result.Stderr)
-		}
-		return result.Stdout
+	result, err := f.node.Exec(f.ctx, pod, container, viewCommand...)
+	if err != nil {
+		f.Fatal(err)
 	}
-	return f.parseView(inside("env"), inside("cat", "/proc/self/mountinfo"), inside(vgpudouble.Program))
+	if result.ExitCode != 0 {
+		f.Fatalf("looking from inside container %q of pod %q: exit code %d: %s", container, pod.Name, result.ExitCode, result.Stderr)
+	}
+	return f.parseView(pod, container, result.Stdout)
 }
 
-// viewCommand has a container that ends by itself say what look asks others. The parts are marked.
-var viewCommand = []string{"/bin/sh", "-c", "env; echo ---; cat /proc/self/mountinfo; echo ---; " + vgpudouble.Program}
+// viewCommand tells what is to be seen in a container, in parts that are marked. Containers that end by themselves have it as
+// their command.
+var viewCommand = []string{"/bin/sh", "-c", "env; echo ---; cat /proc/self/mountinfo; echo ---; find /dev -type c; echo ---; " + vgpudouble.Program}
 
 // lookBack reads what a container with viewCommand has written.
 func (f *fixture) lookBack(pod *corev1.Pod, container string) view {
@@ -183,16 +183,17 @@ func (f *fixture) lookBack(pod *corev1.Pod, container string) view {
 	if err != nil {
 		f.Fatal(err)
 	}
-	parts := strings.Split(log, "---\n")
-	if len(parts) != 3 {
-		f.Fatalf("log of container %q of pod %q: want three parts, got %q", container, pod.Name, log)
-	}
-	return f.parseView(parts[0], parts[1], parts[2])
+	return f.parseView(pod, container, log)
 }
 
-func (f *fixture) parseView(env, mountinfo, report string) view {
+func (f *fixture) parseView(pod *corev1.Pod, container, said string) view {
 	f.Helper()
-	v := view{env: map[string]string{}}
+	parts := strings.Split(said, "---\n")
+	if len(parts) != 4 {
+		f.Fatalf("view from inside container %q of pod %q: want four parts, got %q", container, pod.Name, said)
+	}
+	env, mountinfo, devices, report := parts[0], parts[1], parts[2], parts[3]
+	v := view{env: map[string]string{}, devices: strings.Fields(devices)}
 	for line := range strings.Lines(env) {
 		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
 		v.env[name] = value
@@ -208,6 +209,9 @@ func (f *fixture) parseView(env, mountinfo, report string) view {
 	}
 	return v
 }
+
+// standardDevices are in every container.
+var standardDevices = []string{"/dev/full", "/dev/null", "/dev/pts/ptmx", "/dev/random", "/dev/tty", "/dev/urandom", "/dev/zero"}
 
 // checkView compares what a container sees with what the API promises it.
 func (f *fixture) checkView(pod *corev1.Pod, container string, got view, want []share) {
@@ -229,6 +233,12 @@ func (f *fixture) checkView(pod *corev1.Pod, container string, got view, want []
 	}
 	if i := slices.IndexFunc(got.mounts, func(target string) bool { return strings.HasPrefix(target, guardPrefix) }); i >= 0 {
 		f.Errorf("%s: mount %q is there", where, got.mounts[i])
+	}
+	// GPUs of a recorded machine have no device files, and what guards the limits is one that all containers have.
+	for _, device := range got.devices {
+		if !slices.Contains(standardDevices, device) {
+			f.Errorf("%s: device %q is there", where, device)
+		}
 	}
 	if slices.ContainsFunc(want, func(s share) bool { return s.Limited }) {
 		f.checkLimits(where, got, want)

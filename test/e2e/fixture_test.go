@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/driver/checkpoint"
@@ -167,16 +168,34 @@ func (f *fixture) path(elem ...string) string {
 	return strings.Join(append([]string{f.driver.stateDir}, elem...), "/")
 }
 
-// waitFor waits until probe has no error any more.
-func (f *fixture) waitFor(what string, probe func() error) {
+// waitFor waits until probe has no error any more. Meanwhile it nudges pods: it has the kubelet look at once, every second, at
+// what it would otherwise try again after up to 15 s.
+func (f *fixture) waitFor(what string, probe func() error, nudged ...string) {
 	f.Helper()
 	var last error
-	for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline) && f.ctx.Err() == nil; time.Sleep(pollPeriod) {
+	began := time.Now()
+	for nudges := 1; time.Since(began) < waitTimeout && f.ctx.Err() == nil; time.Sleep(pollPeriod) {
 		if last = probe(); last == nil {
 			return
 		}
+		if time.Since(began) > time.Duration(nudges)*time.Second {
+			nudges++
+			f.nudge(nudged)
+		}
 	}
 	f.Fatalf("waiting for %s: %v", what, last)
+}
+
+// nudge changes pods in a way that means nothing but that the kubelet looks at them.
+func (f *fixture) nudge(names []string) {
+	f.Helper()
+	for _, name := range names {
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{"test/nudged":%q}}}`, time.Now().Format(time.RFC3339Nano))
+		_, err := f.client.CoreV1().Pods(f.ns).Patch(f.ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			f.Fatal(err)
+		}
+	}
 }
 
 // request is one request of a claim.
@@ -387,7 +406,7 @@ func (f *fixture) running(name string) *corev1.Pod {
 	f.waitFor(fmt.Sprintf("pod %q to run", name), func() (err error) {
 		pod, err = f.isRunning(name)
 		return err
-	})
+	}, name)
 	return pod
 }
 
@@ -436,7 +455,7 @@ func (f *fixture) removeClaim(name string) {
 // gone waits until a pod is gone.
 func (f *fixture) gone(name string) {
 	f.Helper()
-	f.waitFor(fmt.Sprintf("pod %q to be gone", name), func() error { return f.isGone(name) })
+	f.waitFor(fmt.Sprintf("pod %q to be gone", name), func() error { return f.isGone(name) }, name)
 }
 
 // isGone reports, as an error, that a pod is there.

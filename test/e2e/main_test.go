@@ -58,9 +58,18 @@ func TestMain(m *testing.M) {
 }
 
 func run(ctx context.Context, m *testing.M) (code int) {
+	before, err := node.Footprint()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	w, err := setUp(ctx)
 	defer func() {
-		if err := w.tearDown(); err != nil {
+		err := w.tearDown()
+		if err == nil {
+			err = node.CheckFootprint(before, w.dir)
+		}
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
@@ -58,66 +57,6 @@ func TestWithoutNRI(t *testing.T) {
 	uses := []use{{claim: "twice"}}
 	f.create(f.pod("init-and-app", []box{{name: "init", uses: uses, command: viewCommand}}, nil, []box{{uses: uses}}))
 	f.eventually("twice", "NeedsNRI", `container "init"`, `container "main"`)
-}
-
-// TestGuard: a container with a share does not start while nobody is there who sets its limits.
-func TestGuard(t *testing.T) {
-	f := newFixture(t)
-	f.claim("claim", request{memory: "4Gi"})
-	f.claim("whole", request{})
-	pod, whole := f.run(f.simplePod("pod", "claim")), f.run(f.simplePod("whole", "whole"))
-	f.check(pod, "main")
-	if err := f.driver.kill(); err != nil {
-		t.Fatal(err)
-	}
-	f.killContainer(pod)
-	f.killContainer(whole)
-	// The claims are prepared, so the kubelet goes on to make containers. The one without limits needs nobody.
-	f.restarted("whole")
-	f.check(f.running("whole"), "main")
-	f.waitFor("the container with a share not to start, for the reason", func() error {
-		pod, err := f.client.CoreV1().Pods(f.ns).Get(f.ctx, "pod", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if status := pod.Status.ContainerStatuses[0]; status.State.Running != nil && status.RestartCount > 0 {
-			t.Fatal("the container with a share runs although nobody has set its limits")
-		}
-		if state := podState(pod); !strings.Contains(state, "limits-were-not-set") {
-			return fmt.Errorf("its state is %s", state)
-		}
-		return nil
-	})
-	if err := f.driver.start(f.ctx); err != nil {
-		t.Fatal(err)
-	}
-	f.check(f.running("pod"), "main")
-}
-
-// killContainer ends the only container of a pod from outside.
-func (f *fixture) killContainer(pod *corev1.Pod) {
-	f.Helper()
-	containers, err := f.node.Containers(f.ctx, pod.UID)
-	if err != nil || len(containers) != 1 {
-		f.Fatalf("containers: got %v, %v, want one", containers, err)
-	}
-	if _, err := f.node.Command(f.ctx, filepath.Join(f.binDir, "ctr"), "--address="+f.node.ContainerdSocket(), "--namespace=k8s.io",
-		"task", "kill", "--signal=SIGKILL", containers[0].ID); err != nil {
-		f.Fatal(err)
-	}
-}
-
-// restarted waits until a container of a pod runs that is not the first one.
-func (f *fixture) restarted(name string) *corev1.Pod {
-	f.Helper()
-	var pod *corev1.Pod
-	f.waitFor("another container", func() (err error) {
-		if pod, err = f.isRunning(name); err == nil && pod.Status.ContainerStatuses[0].RestartCount == 0 {
-			err = errNotYet
-		}
-		return err
-	})
-	return pod
 }
 
 // TestCorruptCheckpoint: it is set aside and made anew; pods that run keep what they have, and go cleanly.
@@ -207,7 +146,7 @@ func TestOrphans(t *testing.T) {
 func TestNoLibrary(t *testing.T) {
 	f := newFixture(t)
 	f.restartWith("--hami-core-library=" + filepath.Join(f.node.Dir(), "no-such-library.so"))
-	f.nodeEvent("CannotEnforce", "no-such-library.so")
+	f.nodeEvent("GPULimitsCannotBeEnforced", "no-such-library.so")
 	f.waitFor("GPUs to be offered whole only", func() error {
 		devices, err := f.published(f.ctx)
 		for name, device := range devices {

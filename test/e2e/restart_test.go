@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -18,6 +19,11 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/topodra/topodra/driver/cdi"
+	"github.com/topodra/topodra/driver/checkpoint"
 )
 
 // survivors is a pod with a share and one with whole GPUs that have to survive whatever happens.
@@ -112,7 +118,7 @@ func TestDriverKilledBetweenSteps(t *testing.T) {
 	for step, died := 1, true; died; step++ {
 		name := fmt.Sprintf("prepare-%d", step)
 		f.claim(name, request{memory: "4Gi", cores: "50"})
-		died = f.killAtStep(step, func() { f.create(f.simplePod(name, name)) }, func() error {
+		died = f.killAtStep(step, name, func() { f.create(f.simplePod(name, name)) }, func() error {
 			_, err := f.isRunning(name)
 			return err
 		})
@@ -126,7 +132,7 @@ func TestDriverKilledBetweenSteps(t *testing.T) {
 		name := fmt.Sprintf("unprepare-%d", step)
 		f.claim(name, request{memory: "4Gi", cores: "50"})
 		f.check(f.run(f.simplePod(name, name)), "main")
-		died = f.killAtStep(step, func() { f.delete(name) }, func() error { return f.isGone(name) })
+		died = f.killAtStep(step, name, func() { f.delete(name) }, func() error { return f.isGone(name) })
 		f.checkDied("Unprepare", step, died)
 		f.removeClaim(name)
 		f.waitFor("nothing to be left", f.nothingLeft)
@@ -143,8 +149,8 @@ func (f *fixture) checkDied(what string, step int, died bool) {
 }
 
 // killAtStep calls begin, kills the driver when it makes or removes the given file on disk, counted from 1, starts it again,
-// and waits until done has no error. It reports whether there were as many files.
-func (f *fixture) killAtStep(step int, begin func(), done func() error) bool {
+// and waits until done has no error, which it will have when the kubelet is through with the pod. It reports whether there were as many files.
+func (f *fixture) killAtStep(step int, pod string, begin func(), done func() error) bool {
 	f.Helper()
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -164,7 +170,8 @@ func (f *fixture) killAtStep(step int, begin func(), done func() error) bool {
 		seen := 0
 		for event := range watcher.Events { // until the watcher is closed
 			// Files get their content before they get their name, so what counts is names that come and go.
-			if !event.Has(fsnotify.Create | fsnotify.Remove) {
+			// The device that tells whether the driver is connected has nothing to do with claims.
+			if !event.Has(fsnotify.Create|fsnotify.Remove) || strings.HasPrefix(filepath.Base(event.Name), cdi.GuardDeviceDir) {
 				continue
 			}
 			if seen++; seen == step {
@@ -192,7 +199,7 @@ func (f *fixture) killAtStep(step int, begin func(), done func() error) bool {
 	f.waitFor("the driver to get through", func() error {
 		restart()
 		return done()
-	})
+	}, pod)
 	if err := watcher.Close(); err != nil {
 		f.Fatal(err)
 	}
@@ -218,6 +225,52 @@ func TestKubeletRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.gone("old-share")
+}
+
+// TestForgottenByKubelet: what the kubelet does not remember at all, and so never has unprepared, is removed by the driver.
+func TestForgottenByKubelet(t *testing.T) {
+	f := newFixture(t)
+	s := f.startSurvivors()
+	f.claim("forgotten", request{memory: "4Gi"})
+	forgotten := f.run(f.simplePod("forgotten", "forgotten"))
+	spec := f.specOf("forgotten")
+	if err := f.node.StopKubelet(); err != nil {
+		t.Fatal(err)
+	}
+	// The pod and its claim are deleted by force, and the kubelet loses its notes about claims.
+	now := int64(0)
+	if err := f.client.CoreV1().Pods(f.ns).Delete(f.ctx, forgotten.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+		t.Fatal(err)
+	}
+	f.removeClaim("forgotten")
+	f.waitFor("the claim to be gone", func() error {
+		_, err := f.client.ResourceV1().ResourceClaims(f.ns).Get(f.ctx, "forgotten", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err == nil {
+			err = errNotYet
+		}
+		return err
+	})
+	notes := filepath.Join(f.node.PluginsDir(), "..", "dra_manager_state")
+	if err := os.Remove(notes); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.node.StartKubelet(f.ctx); err != nil {
+		t.Fatal(err)
+	}
+	f.waitFor("what is left of the claim to be gone", func() error {
+		if _, err := os.Lstat(spec); !os.IsNotExist(err) {
+			return fmt.Errorf("CDI spec %q: got %v, want it gone", spec, err)
+		}
+		document, err := checkpoint.NewStore(f.driver.stateDir, nodeName).Load()
+		if err == nil && len(document.Claims) != 2 {
+			err = fmt.Errorf("%d claims are in the checkpoint", len(document.Claims))
+		}
+		return err
+	})
+	f.checkSurvivors(s, "new")
 }
 
 // TestContainerdRestart: the driver finds containerd again, and new containers are armed.

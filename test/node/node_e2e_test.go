@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -52,84 +51,21 @@ func startCluster(t *testing.T) *cluster.Cluster {
 	return c
 }
 
-// footprint lists what a node could leave behind on this machine.
+// footprint returns [Footprint].
 func footprint(t *testing.T) map[string][]string {
 	t.Helper()
-	found := map[string][]string{}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	found, err := Footprint()
 	if err != nil {
 		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(mounts)) {
-		found["mounts"] = append(found["mounts"], strings.TrimSpace(line))
-	}
-	err = filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // somebody else's, gone meanwhile
-			return nil
-		case err == nil && entry.IsDir():
-			found["cgroups"] = append(found["cgroups"], path)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	links, err := net.Interfaces()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, link := range links {
-		found["links"] = append(found["links"], fmt.Sprintf("%d %s", link.Index, link.Name))
-	}
-	for _, dir := range []string{"/run", "/run/netns", "/etc", "/etc/cni", "/opt", "/var/lib", "/var/lib/cni", "/var/log"} {
-		entries, err := os.ReadDir(dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			t.Fatal(err)
-		}
-		for _, entry := range entries {
-			found[dir] = append(found[dir], entry.Name())
-		}
-	}
-	for _, setting := range []string{
-		"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
-		"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes", "net/ipv4/ip_forward",
-	} {
-		value, err := os.ReadFile(filepath.Join("/proc/sys", setting))
-		if err != nil {
-			t.Fatal(err)
-		}
-		found["settings"] = append(found["settings"], setting+"="+strings.TrimSpace(string(value)))
 	}
 	return found
 }
 
-// checkFootprint fails the test if this machine is not as it was. Links of dead namespaces go a moment later than these.
+// checkFootprint fails the test if this machine is not as it was.
 func checkFootprint(t *testing.T, before map[string][]string, dir string) {
 	t.Helper()
-	diff := ""
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		if diff = cmp.Diff(before, footprint(t)); diff == "" {
-			break
-		}
-	}
-	if diff != "" {
-		t.Errorf("left behind on this machine (-before +after):\n%s", diff)
-	}
-	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("directory %q of the node: got %v, want it gone", dir, err)
-	}
-	// Whatever the node started has its directory among its arguments or in its environment.
-	processes, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, process := range processes {
-		command, cmdErr := os.ReadFile(filepath.Join(process, "cmdline"))
-		environment, envErr := os.ReadFile(filepath.Join(process, "environ"))
-		if errors.Join(cmdErr, envErr) == nil && strings.Contains(string(command)+string(environment), dir) {
-			t.Errorf("process %s is still there: %q", process, strings.ReplaceAll(string(command), "\x00", " "))
-		}
+	if err := CheckFootprint(before, dir); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -264,3 +264,32 @@ func TestLink(t *testing.T) {
 		t.Error("connection of a link that was closed: it still works")
 	}
 }
+
+func TestFootprint(t *testing.T) {
+	t.Parallel()
+	now, err := Footprint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(now["mounts"]) == 0 || len(now["/etc"]) == 0 || len(now["settings"]) != len(footprintSettings) {
+		t.Errorf("footprint: got %d mounts, %d files in /etc, settings %q", len(now["mounts"]), len(now["/etc"]), now["settings"])
+	}
+	before := map[string][]string{"mounts": {"a", "b"}, "/etc": {"x"}}
+	if errs := compareFootprints(before, map[string][]string{"/etc": {"x"}, "mounts": {"b", "a"}}); len(errs) != 0 {
+		t.Errorf("the same in another order: got %v", errs)
+	}
+	err = errors.Join(compareFootprints(before, map[string][]string{"mounts": {"a", "c"}, "links": {"d"}})...)
+	want := `taken from this machine: /etc: "x"
+left behind on this machine: links: "d"
+left behind on this machine: mounts: "c"
+taken from this machine: mounts: "b"`
+	if err == nil || err.Error() != want {
+		t.Errorf("differences: got %v, want %s", err, want)
+	}
+	if err := checkNoTrace(t.TempDir()); err == nil {
+		t.Error("a directory that is there: got no error")
+	}
+	if err := checkNoTrace(filepath.Join(t.TempDir(), "gone")); err != nil {
+		t.Error(err)
+	}
+}
