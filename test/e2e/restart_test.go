@@ -156,7 +156,7 @@ func (f *fixture) killAtStep(step int, pod string, begin func(), done func() err
 	if err != nil {
 		f.Fatal(err)
 	}
-	for _, dir := range []string{f.driver.stateDir, f.node.CDIDir(), f.path("regions"), f.path("regions", "claims"), f.path("regions", "containers")} {
+	for _, dir := range []string{f.driver.stateDir, f.node.CDIDir(), f.path("regions"), f.path("regions", "claims"), f.path("regions", "containers"), f.path("containers")} {
 		if _, err := os.Stat(dir); err == nil {
 			if err := watcher.Add(dir); err != nil {
 				f.Fatal(err)
