@@ -15,6 +15,7 @@ import (
 
 	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/driver/device"
+	"github.com/topodra/topodra/driver/health"
 	"github.com/topodra/topodra/driver/publish"
 )
 
@@ -59,6 +60,13 @@ type Config struct {
 	// Claims says how claims are prepared. Nil only publishes: every claim is
 	// answered with ErrNotSupported.
 	Claims *ClaimsConfig
+
+	// Health says how GPUs are watched. Nil publishes them without taints, and
+	// tells nobody about their health.
+	Health *HealthConfig
+
+	// ledger of Health, once it is there.
+	ledger *health.Ledger
 }
 
 // minRescanPeriod keeps a mistyped period from keeping the node busy.
@@ -88,6 +96,13 @@ func (c *Config) validate() error {
 		if err := c.Claims.validate(); err != nil {
 			return err
 		}
+	}
+	if c.Health != nil {
+		if err := c.Health.validate(); err != nil {
+			return err
+		}
+	} else if c.Claims != nil && c.Claims.OnViolation == OnViolationTaint {
+		return errNoHealth
 	}
 	registration, plugin := c.socketNames()
 	if err := checkSocketPath("plugin registry", c.RegistryDir, registration); err != nil {

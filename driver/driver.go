@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/topodra/topodra/api"
+	"github.com/topodra/topodra/driver/prepare"
 )
 
 // Run runs the driver until ctx ends, which is not an error, or until it cannot
@@ -50,6 +51,14 @@ func Run(ctx context.Context, config Config) error {
 	config.Source = inventory
 	plugin := &plugin{events: events, fatal: cancel}
 	wholeOnly := func() bool { return false }
+	var watch *healthWatch
+	if config.Health != nil {
+		if watch, err = startHealth(ctx, &config, events, prepare.NewRecorder(events.recorder, events.node)); err != nil {
+			return fmt.Errorf("starting the driver: %w", err)
+		}
+		defer func() { cancel(nil); watch.wait() }()
+		plugin.health, plugin.poolName, config.ledger = watch, config.Publish.NodeName, watch.monitor.Ledger()
+	}
 	if config.Claims != nil {
 		claims, err := startClaims(ctx, &config, inventory, events)
 		if err != nil {
@@ -67,6 +76,8 @@ func Run(ctx context.Context, config Config) error {
 	defer helper.Stop()
 
 	scanner := &scanner{config: &config, publisher: helper, published: inventory.setPublished, wholeOnly: wholeOnly, events: events, status: status}
+	stopWatching := scanner.watchHealth(watch)
+	defer stopWatching()
 	if err := scanner.run(ctx); err != nil {
 		return err
 	}

@@ -50,7 +50,7 @@ var (
 
 // registerMetrics makes the metrics visible; only the first call has an effect.
 var registerMetrics = sync.OnceFunc(func() {
-	legacyregistry.MustRegister(scans, scanSeconds, updates, publishErrors, devices, violations)
+	legacyregistry.MustRegister(scans, scanSeconds, updates, publishErrors, devices, violations, otherAllocatorDevices)
 })
 
 // status is what the probes answer. It is safe for concurrent use.

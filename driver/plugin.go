@@ -28,9 +28,11 @@ type preparer interface {
 
 // plugin answers the kubelet and hears of errors in the background.
 type plugin struct {
-	claims preparer // nil only publishes
-	events *eventSink
-	fatal  context.CancelCauseFunc
+	claims   preparer     // nil only publishes
+	health   *healthWatch // nil tells nothing about health
+	poolName string
+	events   *eventSink
+	fatal    context.CancelCauseFunc
 }
 
 var _ kubeletplugin.DRAPlugin = &plugin{}
@@ -62,8 +64,11 @@ func (p *plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 }
 
 // WatchHealthStatus implements kubeletplugin.DRAPlugin.
-func (p *plugin) WatchHealthStatus(context.Context, chan<- kubeletplugin.DeviceHealthReport) error {
-	return kubeletplugin.ErrHealthNotSupported
+func (p *plugin) WatchHealthStatus(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
+	if p.health == nil || !p.health.reports {
+		return kubeletplugin.ErrHealthNotSupported
+	}
+	return p.health.stream(ctx, p.poolName, reports)
 }
 
 // HandleError implements kubeletplugin.DRAPlugin.

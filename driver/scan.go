@@ -12,6 +12,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
+	"github.com/topodra/topodra/driver/device"
+	"github.com/topodra/topodra/driver/health"
 	"github.com/topodra/topodra/driver/publish"
 )
 
@@ -39,62 +41,121 @@ type scanner struct {
 	publisher publisher
 	published func(resources *resourceslice.DriverResources) // hears what is handed to publisher; may be nil
 	wholeOnly func() bool                                    // says that shares cannot be limited now; may be nil
+	health    *health.Monitor                                // knows what is missing, and taints; may be nil
+	tainted   <-chan struct{}                                // delivers when taints have changed; may be nil
+	changed   <-chan struct{}                                // delivers when GPUs or links have changed; may be nil
 	events    warner
 	status    *status
 
+	snapshot *device.Snapshot               // of the last success, with what is missing
 	last     *resourceslice.DriverResources // nil before the first success
 	warnings []string                       // of the last successful scan
 	failure  string                         // of the last scan, "" after success
 	retry    time.Duration
 }
 
+// watchHealth lets what is known about the health of GPUs take part, until the
+// returned function is called. watch may be nil.
+func (s *scanner) watchHealth(watch *healthWatch) (stop func()) {
+	if watch == nil {
+		return func() {}
+	}
+	s.health, s.changed = watch.monitor, watch.monitor.Changed()
+	s.tainted, stop = watch.monitor.Ledger().Subscribe()
+	return stop
+}
+
+// discovery is what the source has answered.
+type discovery struct {
+	snapshot *device.Snapshot
+	err      error
+}
+
 // run scans until ctx ends. It returns an error only when publishing is not
-// possible at all.
+// possible at all. Taints are published while the source is being asked, which may
+// take long when a GPU is in trouble.
 func (s *scanner) run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var answer chan discovery // nil while nobody is asked
 	for {
+		rescan, changed := s.config.Rescan, s.changed
+		if answer != nil {
+			rescan, changed = nil, nil // One after the other.
+		}
 		select {
 		case <-ctx.Done():
+			if answer != nil {
+				<-answer
+			}
 			return nil
-		case <-s.config.Rescan:
+		case <-rescan:
 			klog.FromContext(ctx).Info("Rescanning on request")
+			answer = s.ask(ctx)
+		case <-changed:
+			klog.FromContext(ctx).Info("Rescanning because GPUs or links have changed")
+			answer = s.ask(ctx)
 		case <-timer.C:
-		}
-		delay, err := s.scan(ctx)
-		if err != nil {
-			return err
-		}
-		timer.Stop()
-		if delay > 0 {
-			timer.Reset(delay)
+			answer = s.ask(ctx)
+		case <-s.tainted:
+			if err := s.republish(ctx); err != nil {
+				return err
+			}
+		case found := <-answer:
+			answer = nil
+			delay, err := s.take(ctx, found)
+			if err != nil {
+				return err
+			}
+			timer.Stop()
+			if delay > 0 {
+				timer.Reset(delay)
+			}
 		}
 	}
 }
 
+// ask asks the source in the background.
+func (s *scanner) ask(ctx context.Context) chan discovery {
+	answer := make(chan discovery, 1)
+	go func() { answer <- s.discover(ctx) }()
+	return answer
+}
+
 // scan scans once. It returns when to scan again; 0 means not by itself.
 func (s *scanner) scan(ctx context.Context) (time.Duration, error) {
-	published, err := s.discover(ctx)
+	return s.take(ctx, s.discover(ctx))
+}
+
+// discover asks the source.
+func (s *scanner) discover(ctx context.Context) discovery {
+	start := time.Now()
+	snapshot, err := s.config.Source.Discover(ctx)
+	scanSeconds.Observe(time.Since(start).Seconds())
+	return discovery{snapshot, err}
+}
+
+// take publishes what the source has found. It returns when to scan again; 0 means
+// not by itself.
+func (s *scanner) take(ctx context.Context, found discovery) (time.Duration, error) {
+	snapshot, err := found.snapshot, found.err
+	var published *publish.Published
+	if err == nil {
+		if s.health != nil {
+			snapshot = s.health.Complete(snapshot, publish.Names)
+		}
+		published, err = s.describe(snapshot)
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return 0, nil //nolint:nilerr // the driver is being stopped
 		}
 		return s.failed(ctx, err), nil
 	}
+	s.snapshot = snapshot
 	s.report(ctx, published)
-	if s.published != nil {
-		s.published(&published.Resources)
-	}
-	if s.last == nil || !apiequality.Semantic.DeepEqual(*s.last, published.Resources) {
-		if err := s.publisher.PublishResources(ctx, *published.Resources.DeepCopy()); err != nil {
-			if ctx.Err() != nil {
-				return 0, nil //nolint:nilerr // the driver is being stopped
-			}
-			return 0, fmt.Errorf("publishing ResourceSlices: %w", err)
-		}
-		s.last = &published.Resources
-		updates.Inc()
-		klog.FromContext(ctx).Info("Publishing devices", "devices", countDevices(published))
+	if err := s.hand(ctx, published); err != nil {
+		return 0, err
 	}
 	scans.WithLabelValues(resultOK).Inc()
 	devices.Set(float64(countDevices(published)))
@@ -102,16 +163,45 @@ func (s *scanner) scan(ctx context.Context) (time.Duration, error) {
 	return s.config.RescanPeriod, nil
 }
 
-// discover asks the source and describes its answer.
-func (s *scanner) discover(ctx context.Context) (*publish.Published, error) {
-	start := time.Now()
-	snapshot, err := s.config.Source.Discover(ctx)
-	scanSeconds.Observe(time.Since(start).Seconds())
-	if err != nil {
-		return nil, err
+// republish publishes the last snapshot with the taints of now.
+func (s *scanner) republish(ctx context.Context) error {
+	if s.snapshot == nil {
+		return nil
 	}
+	published, err := s.describe(s.snapshot)
+	if err != nil {
+		return nil //nolint:nilerr // the same snapshot was described before
+	}
+	return s.hand(ctx, published)
+}
+
+// hand hands what is published to the API server, unless it is the same as before.
+func (s *scanner) hand(ctx context.Context, published *publish.Published) error {
+	if s.published != nil {
+		s.published(&published.Resources)
+	}
+	if s.last != nil && apiequality.Semantic.DeepEqual(*s.last, published.Resources) {
+		return nil
+	}
+	if err := s.publisher.PublishResources(ctx, *published.Resources.DeepCopy()); err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the driver is being stopped
+		}
+		return fmt.Errorf("publishing ResourceSlices: %w", err)
+	}
+	s.last = &published.Resources
+	updates.Inc()
+	klog.FromContext(ctx).Info("Publishing devices", "devices", countDevices(published))
+	return nil
+}
+
+// describe turns a snapshot into slices.
+func (s *scanner) describe(snapshot *device.Snapshot) (*publish.Published, error) {
 	options := s.config.Publish
 	options.WholeOnly = options.WholeOnly || (s.wholeOnly != nil && s.wholeOnly())
+	if s.health != nil {
+		options.Taints = s.health.Ledger().Taints
+	}
 	published, err := publish.Build(snapshot, options)
 	if err != nil {
 		return nil, err

@@ -5,8 +5,10 @@ package driver
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,7 +17,9 @@ import (
 	"k8s.io/component-base/metrics"
 	"k8s.io/klog/v2"
 
+	"github.com/topodra/topodra/driver/device"
 	"github.com/topodra/topodra/driver/enforce/watch"
+	"github.com/topodra/topodra/driver/health"
 	"github.com/topodra/topodra/driver/internal/owners"
 )
 
@@ -30,6 +34,10 @@ const (
 	// OnViolationEvict also evicts the pod, as far as its disruption budget
 	// allows.
 	OnViolationEvict OnViolation = "Evict"
+
+	// OnViolationTaint also gives the GPU a taint that keeps new work away until
+	// nobody is above its limit any more.
+	OnViolationTaint OnViolation = "Taint"
 )
 
 // ReasonLimitExceeded is the reason of the event on the pod.
@@ -53,6 +61,35 @@ type violationActions struct {
 	client kubernetes.Interface
 	events podEvents
 	policy OnViolation
+	ledger *health.Ledger // nil but for OnViolationTaint
+}
+
+var _ watch.Observer = &violationActions{}
+
+// Looked implements watch.Observer.
+func (a *violationActions) Looked(_ context.Context, violations []watch.Violation, err error) {
+	if a.policy != OnViolationTaint || a.ledger == nil {
+		return
+	}
+	found := map[device.UUID][]health.Finding{}
+	for i := range violations {
+		uuid := device.UUID(violations[i].UUID)
+		if len(found[uuid]) > 0 {
+			continue // One says enough; each has its own event.
+		}
+		found[uuid] = []health.Finding{{
+			Kind: health.KindViolation, Value: "over-limit", Severity: health.Degraded,
+			Message: violations[i].String(), Advice: "look at the pod, and delete it if it does not keep to its limit; see docs/enforcement.md",
+		}}
+	}
+	if err == nil {
+		a.ledger.LookAll(sourceViolations, found)
+		return
+	}
+	// What could not be seen is not over.
+	for _, uuid := range slices.Sorted(maps.Keys(found)) {
+		a.ledger.Raise(sourceViolations, uuid, found[uuid]...)
+	}
 }
 
 // Violated implements watch.Actions.
@@ -87,16 +124,16 @@ func newWatcher(config *Config, events podEvents) (*watch.Watcher, error) {
 	}
 	return watch.New(watch.Options{
 		Source: c.Processes, Owners: owners.NewStore(filepath.Join(c.StateDir, ownersDir)), Proc: os.DirFS(ProcDir),
-		Actions: &violationActions{client: config.Client, events: events, policy: c.OnViolation},
+		Actions: &violationActions{client: config.Client, events: events, policy: c.OnViolation, ledger: config.ledger},
 	})
 }
 
 // validateOnViolation reports an unknown policy.
 func validateOnViolation(policy OnViolation) error {
 	switch policy {
-	case "", OnViolationTell, OnViolationEvict:
+	case "", OnViolationTell, OnViolationEvict, OnViolationTaint:
 		return nil
 	default:
-		return fmt.Errorf("policy %q for violations is unknown; known are %q and %q", policy, OnViolationTell, OnViolationEvict)
+		return fmt.Errorf("policy %q for violations is unknown; known are %q, %q and %q", policy, OnViolationTell, OnViolationEvict, OnViolationTaint)
 	}
 }

@@ -192,6 +192,13 @@ type Actions interface {
 	Violated(ctx context.Context, violation *Violation)
 }
 
+// Observer is what Actions may be besides.
+type Observer interface {
+	// Looked is called after every look with all that is violated then, and with an
+	// error when not everything could be seen.
+	Looked(ctx context.Context, violations []Violation, err error)
+}
+
 // Options of a Watcher.
 type Options struct {
 	Source Source
