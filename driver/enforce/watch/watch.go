@@ -283,7 +283,7 @@ func (w *Watcher) Last() *Observation { return w.last.Load() }
 // concurrent use.
 func (w *Watcher) Failed() uint64 { return w.failed.Load() }
 
-// Look looks once, calls Actions, and returns what is violated now.
+// Look looks once, calls Actions and, if they are one, the Observer, and returns what is violated now.
 func (w *Watcher) Look(ctx context.Context) ([]Violation, error) {
 	asked, cancel := context.WithTimeout(ctx, w.options.Period)
 	defer cancel()
@@ -294,6 +294,7 @@ func (w *Watcher) Look(ctx context.Context) ([]Violation, error) {
 		w.failed.Add(1)
 	}
 	if sample == nil {
+		w.looked(ctx, nil, err)
 		return nil, err // What was told before may still hold.
 	}
 	now := w.options.Now()
@@ -311,7 +312,15 @@ func (w *Watcher) Look(ctx context.Context) ([]Violation, error) {
 		w.options.Actions.Violated(ctx, &violations[i])
 	}
 	maps.DeleteFunc(w.told, func(at [2]string, _ time.Time) bool { return !present[at] })
+	w.looked(ctx, violations, err)
 	return violations, err
+}
+
+// looked tells whoever wants to hear of every look.
+func (w *Watcher) looked(ctx context.Context, violations []Violation, err error) {
+	if observer, ok := w.options.Actions.(Observer); ok {
+		observer.Looked(ctx, violations, err)
+	}
 }
 
 // containerOf reads the cgroup of a process; one that has ended has none.

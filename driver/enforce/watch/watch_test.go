@@ -210,6 +210,41 @@ func TestHang(t *testing.T) {
 	}
 }
 
+// observing is Actions that hear of every look.
+type observing struct {
+	calls
+	looks []string
+}
+
+func (o *observing) Looked(_ context.Context, violations []Violation, err error) {
+	o.looks = append(o.looks, fmt.Sprintf("%d %v", len(violations), err))
+}
+
+// TestObserver: an observer hears of every look, also of what was told before, and
+// whether everything could be seen.
+func TestObserver(t *testing.T) {
+	t.Parallel()
+	store := owners.NewStore(t.TempDir())
+	if err := store.Put(idA, owner("a", 10)); err != nil {
+		t.Fatal(err)
+	}
+	source, observer := &fakeSource{sample: sampleOf(7, 20<<20)}, &observing{}
+	watcher, err := New(Options{Source: source, Owners: store, Actions: observer, Proc: fstest.MapFS{"7/cgroup": {Data: []byte("0::/kubepods/pod1/" + idA + "\n")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, answer := range []*fakeSource{source, source, {sample: sampleOf(7, 20<<20), err: errors.New("lost")}, {err: errors.New("hangs")}, {sample: sampleOf(9, 1)}} {
+		*source = *answer
+		_, _ = watcher.Look(t.Context()) // the error is what the observer gets
+	}
+	if diff := cmp.Diff([]string{"1 <nil>", "1 <nil>", "1 lost", "0 hangs", "0 <nil>"}, observer.looks); diff != "" {
+		t.Error(diff)
+	}
+	if len(observer.got) != 1 {
+		t.Errorf("told %d times", len(observer.got))
+	}
+}
+
 func FuzzContainerID(f *testing.F) {
 	f.Add("0::/kubepods/pod1/" + idA)
 	f.Fuzz(func(t *testing.T, cgroups string) {
