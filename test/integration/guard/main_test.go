@@ -103,7 +103,7 @@ func (w *world) bringUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := w.ApplyYAML(ctx, rendered, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "DeviceClass"); err != nil {
+	if err := w.ApplyYAML(ctx, rendered, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "DeviceClass", "Role", "RoleBinding"); err != nil {
 		return err
 	}
 	if err := w.grant(ctx); err != nil {
