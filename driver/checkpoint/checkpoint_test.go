@@ -134,6 +134,7 @@ func TestDecodeRejects(t *testing.T) {
 		"device unnamed":  {seal(`{"nodeName":"n","claims":{"u":{"namespace":"a","name":"b","state":"Started","delivery":"None","devices":[{}]}}}`), `device 0 ("") lacks`},
 		"limit of zero":   {seal(`{"nodeName":"n","claims":{"u":{"namespace":"a","name":"b","state":"Started","delivery":"None","devices":[{"request":"r","pool":"p","name":"d","uuid":"u","cdiDevice":"c","limit":{"memoryMiB":0}}]}}}`), "impossible limit"},
 		"group too far":   {seal(`{"nodeName":"n","claims":{"u":{"namespace":"a","name":"b","state":"Started","delivery":"CDI","groups":[{"container":"x","devices":[0]}]}}}`), "names device 0 of 0"},
+		"user too far":    {seal(`{"nodeName":"n","claims":{"u":{"namespace":"a","name":"b","state":"Started","delivery":"CDI","users":[{"pod":"p","container":"x","index":0,"devices":[-1]}]}}}`), "names device -1 of 0"},
 		"claims not maps": {seal(`{"nodeName":"n","claims":[1]}`), "decoding the data"},
 	} {
 		if got, err := Decode([]byte(test.content)); err == nil || !strings.Contains(err.Error(), test.want) {

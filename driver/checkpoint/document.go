@@ -86,6 +86,11 @@ type Claim struct {
 	// DeliveryCDI, where it has to be known beforehand.
 	Groups []Group `json:"groups,omitempty"`
 
+	// Users are the containers that referred to the claim when it was prepared, as
+	// far as that was found out. They are for telling people; nothing is decided by
+	// them.
+	Users []User `json:"users,omitempty"`
+
 	unknown map[string]json.RawMessage
 }
 
@@ -166,6 +171,19 @@ type Group struct {
 	Devices []int `json:"devices"`
 }
 
+// User is a container that refers to devices of a claim.
+type User struct {
+	Pod       types.UID `json:"pod"`
+	Container string    `json:"container"`
+
+	// Index of the container among those of the pod's spec. Init containers come
+	// after the others.
+	Index int `json:"index"`
+
+	// Devices are positions in Claim.Devices, ascending.
+	Devices []int `json:"devices"`
+}
+
 // Limited says whether any device has a limit.
 func (c *Claim) Limited() bool {
 	return slices.ContainsFunc(c.Devices, func(d Device) bool { return d.Limit != nil })
@@ -218,10 +236,23 @@ func (c *Claim) validate() error {
 		}
 	}
 	for _, group := range c.Groups {
-		for _, position := range group.Devices {
-			if position < 0 || position >= len(c.Devices) {
-				return fmt.Errorf("group of %q names device %d of %d", group.Container, position, len(c.Devices))
-			}
+		if err := c.validatePositions(group.Devices); err != nil {
+			return fmt.Errorf("group of %q %w", group.Container, err)
+		}
+	}
+	for _, user := range c.Users {
+		if err := c.validatePositions(user.Devices); err != nil {
+			return fmt.Errorf("user %q of pod %q %w", user.Container, user.Pod, err)
+		}
+	}
+	return nil
+}
+
+// validatePositions checks positions in Devices; errors continue a sentence.
+func (c *Claim) validatePositions(positions []int) error {
+	for _, position := range positions {
+		if position < 0 || position >= len(c.Devices) {
+			return fmt.Errorf("names device %d of %d", position, len(c.Devices))
 		}
 	}
 	return nil

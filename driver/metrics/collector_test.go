@@ -99,6 +99,19 @@ func TestAtOnce(t *testing.T) {
 	if diff := cmp.Diff(want, lines(scrape(t, c), name+"{")); diff != "" {
 		t.Error(diff)
 	}
+	// Who was found out when the claim was prepared is told before the runtime has
+	// made anything, and the runtime's word adds to it.
+	n.owners = nil
+	n.document.Claims["u1"].Users = []checkpoint.User{{Pod: "p1", Container: "main", Index: 1, Devices: []int{0, 1}}, {Pod: "other", Container: "x", Devices: []int{0}}}
+	for range 2 {
+		if diff := cmp.Diff(want, lines(scrape(t, c), name+"{")); diff != "" {
+			t.Error(diff)
+		}
+		n.owners = made
+	}
+	if got := lines(scrape(t, n.collector(t, true)), `hami_vgpu_memory_allocated_bytes{container_index="1",device_uuid="GPU-0",namespace="default"`); len(got) != 1 {
+		t.Errorf("got %q", got)
+	}
 }
 
 // TestVanish: no series outlives its claim, container, GPU or sample.

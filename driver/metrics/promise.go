@@ -178,7 +178,15 @@ func usersOf(claim *checkpoint.Claim, made []*owners.Owner) []user {
 			found[[2]string{pod, name}] = user{pod, name, -1, group.Devices}
 		}
 	}
+	for _, u := range claim.Users {
+		if pod, ok := pods[u.Pod]; ok {
+			found[[2]string{pod, u.Container}] = user{pod, u.Container, u.Index, u.Devices}
+		}
+	}
 	for _, owner := range made {
+		if _, ok := found[[2]string{owner.Pod, owner.Container}]; ok {
+			continue
+		}
 		if devices := devicesOf(claim, owner); len(devices) > 0 {
 			found[[2]string{owner.Pod, owner.Container}] = user{owner.Pod, owner.Container, -1, devices}
 		}

@@ -6,10 +6,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
 
 	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/driver/checkpoint"
@@ -20,6 +22,9 @@ import (
 func (m *Manager) deliver(ctx context.Context, record *checkpoint.Claim) error {
 	record.Delivery = checkpoint.DeliveryNone
 	if !record.Limited() {
+		if !m.options.NRIOffered() {
+			m.noteUsers(ctx, record) // Nobody else will tell who they are.
+		}
 		return nil
 	}
 	enforcer := m.options.Enforcer
@@ -37,6 +42,7 @@ func (m *Manager) deliver(ctx context.Context, record *checkpoint.Claim) error {
 	if refusal := checkSharing(record, containers); refusal != nil {
 		return refusal
 	}
+	record.Users = users(containers)
 	if m.options.NRIOffered() {
 		record.Delivery = checkpoint.DeliveryNRI
 		return nil
@@ -55,6 +61,31 @@ func (m *Manager) deliver(ctx context.Context, record *checkpoint.Claim) error {
 	}
 	record.Groups = groups
 	return nil
+}
+
+// noteUsersTime bounds what is done only to tell people more.
+const noteUsersTime = 2 * time.Second
+
+// noteUsers writes down which containers use the record, if that can be found out.
+func (m *Manager) noteUsers(ctx context.Context, record *checkpoint.Claim) {
+	ctx, cancel := context.WithTimeout(ctx, noteUsersTime)
+	defer cancel()
+	containers, err := m.containers(ctx, record)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Not knowing which containers use a claim, so metrics do not name them", "claim", klog.KRef(record.Namespace, record.Name), "err", err)
+		return
+	}
+	record.Users = users(containers)
+}
+
+// users writes down containers.
+func users(containers []container) []checkpoint.User {
+	var out []checkpoint.User
+	for i := range containers {
+		c := &containers[i]
+		out = append(out, checkpoint.User{Pod: c.pod, Container: c.name, Index: c.index, Devices: c.positions})
+	}
+	return out
 }
 
 // containers asks which containers of the claim's pods use it. A pod that is

@@ -103,6 +103,12 @@ func (m *Manager) admit(ctx context.Context, uid types.UID, record *checkpoint.C
 	})
 }
 
+// ClaimRegion is the host directory for the region of a container, "pod UID/name",
+// whose limits are in the claim's CDI spec.
+func (m *Manager) ClaimRegion(claim types.UID, container string) string {
+	return m.where.claimRegion(claim, container)
+}
+
 // ContainerRegion is the host directory for the region of a container with the
 // runtime's ID.
 func (m *Manager) ContainerRegion(containerID string) string {

@@ -35,6 +35,7 @@ type container struct {
 	name      string
 	kind      containerKind
 	order     int // among the pod's init containers
+	index     int // see checkpoint.User
 	positions []int
 	claims    []string // names of all claims that it refers to, in order
 }
@@ -69,8 +70,8 @@ func (c *container) overlaps(other *container) bool {
 func containersOf(pod *corev1.Pod, claimName string, record *checkpoint.Claim) []container {
 	references := podReferences{claimName: claimName, record: record, names: namesOfPodClaims(pod), extended: extendedRequests(pod, claimName)}
 	var out []container
-	add := func(spec *corev1.Container, kind containerKind, order int) {
-		c := container{pod: pod.UID, podName: pod.Name, name: spec.Name, kind: kind, order: order}
+	add := func(spec *corev1.Container, kind containerKind, order, index int) {
+		c := container{pod: pod.UID, podName: pod.Name, name: spec.Name, kind: kind, order: order, index: index}
 		c.claims, c.positions = references.of(spec)
 		if len(c.positions) > 0 {
 			out = append(out, c)
@@ -82,10 +83,10 @@ func containersOf(pod *corev1.Pod, claimName string, record *checkpoint.Claim) [
 		if spec.RestartPolicy != nil && *spec.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			kind = kindSidecar
 		}
-		add(spec, kind, i)
+		add(spec, kind, i, len(pod.Spec.Containers)+i)
 	}
 	for i := range pod.Spec.Containers {
-		add(&pod.Spec.Containers[i], kindApp, 0)
+		add(&pod.Spec.Containers[i], kindApp, 0, i)
 	}
 	return out
 }

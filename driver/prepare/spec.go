@@ -42,6 +42,11 @@ func (l layout) claimRegions(claim types.UID) string {
 	return filepath.Join(l.regions, "claims", string(claim))
 }
 
+// claimRegion is the one of a container, "pod UID/name", among them.
+func (l layout) claimRegion(claim types.UID, container string) string {
+	return filepath.Join(l.claimRegions(claim), strings.ReplaceAll(container, "/", "_"))
+}
+
 // containerRegion is the directory of one container's region, with DeliveryNRI.
 // Runtime IDs of containers are never used twice.
 func (l layout) containerRegion(containerID string) string {
@@ -58,7 +63,7 @@ func makePlan(uid types.UID, record *checkpoint.Claim, base *cdi.BaseEdits, enfo
 		for _, position := range group.Devices {
 			members = append(members, record.Devices[position])
 		}
-		container, err := enforce.NewContainer(members, filepath.Join(where.claimRegions(uid), strings.ReplaceAll(group.Container, "/", "_")))
+		container, err := enforce.NewContainer(members, where.claimRegion(uid, group.Container))
 		if err != nil {
 			return nil, refuse(ReasonCannotEnforce, "container %q: %v", path.Base(group.Container), err)
 		}
