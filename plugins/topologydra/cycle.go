@@ -35,6 +35,9 @@ type cycle struct {
 	extended map[string]*demand
 	// decisions by node, for Reserve.
 	decisions map[string]*decision
+	// deferred are the nodes that passed Filter although the in-tree Filter has not
+	// run there yet.
+	deferred map[string]bool
 	// compared are the nodes for which Reserve has reported already: in a pod
 	// group it runs twice.
 	compared map[string]bool
@@ -97,6 +100,25 @@ func (c *cycle) decided(node string, d *decision) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	c.decisions[node] = d
+}
+
+// postponed notes the decision for a node whose in-tree Filter has to run before
+// anything is reserved there.
+func (c *cycle) postponed(node string, d *decision) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.decisions[node], c.deferred[node] = d, true
+}
+
+// takePostponed returns the decision of such a node, once.
+func (c *cycle) takePostponed(node string) *decision {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if !c.deferred[node] {
+		return nil
+	}
+	delete(c.deferred, node)
+	return c.decisions[node]
 }
 
 // toCompare returns the decision for a node the first time it is asked.

@@ -82,6 +82,10 @@ type decision struct {
 	wanted     string
 	// deviates says that the allocator will not take the planned set.
 	deviates bool
+	// settled says that the allocator was asked with everything that it will be
+	// given, so that its answer is known: asking it again on this node can wait
+	// until the node is chosen.
+	settled bool
 	// expected are the results that the allocator will have, by claim.
 	expected [][]resourceapi.DeviceRequestAllocationResult
 	offer    *plan.Offer
@@ -129,6 +133,14 @@ func (p *nodePlanner) decide(ctx context.Context, q *question) (*decision, error
 	return d, nil
 }
 
+// distrust makes sure that the allocator is asked again for a question whose
+// remembered answer turned out to be wrong.
+func (p *nodePlanner) distrust(q *question, d *decision) {
+	doubtful := *d
+	doubtful.settled = false
+	p.memo.Add(memoKey{q.node, q.view.Fingerprint(q.node), q.demand.key}, &doubtful)
+}
+
 // think tries the combinations of alternatives in the allocator's order. lasting
 // is false when the decision was cut short by time. An error means that the
 // context ended.
@@ -145,6 +157,7 @@ func (p *nodePlanner) think(ctx context.Context, q *question) (d *decision, last
 	}
 	budget, cancel := p.withBudget(ctx, q)
 	defer cancel()
+	self := !q.view.HasShared() && !q.node.Spread()
 	var refused *decision
 	fallback := fallbackNoDevices
 	for preference, items := range choices {
@@ -155,6 +168,7 @@ func (p *nodePlanner) think(ctx context.Context, q *question) (d *decision, last
 		switch {
 		case answer.arrangements != nil:
 			answer.offer.Preference = preference
+			answer.settled = len(choices) == 1 && self
 			return answer, true, nil
 		case answer.refusal != nil:
 			refused = answer

@@ -66,28 +66,16 @@ func change(t *testing.T, yaml string, pairs ...string) string {
 }
 
 func TestStartUpGuards(t *testing.T) {
+	_, arguments, found := strings.Cut(manifest(t), "  pluginConfig:\n")
+	if !found {
+		t.Fatal("the shipped configuration has no arguments")
+	}
 	for name, tc := range map[string]struct {
 		pairs []string
 		want  []string // parts of the error; none means that it starts
 	}{
-		"as shipped": {},
-		"without arguments": {pairs: []string{`  pluginConfig:
-  - name: TopologyDynamicResources
-    # All values are the defaults.
-    args:
-      apiVersion: gpu.topodra.dev/v1alpha1
-      kind: TopologyDynamicResourcesArgs
-      # Policy of claims that name none: Preferred or None.
-      defaultPolicy: Preferred
-      # Sets within this many percent of bandwidth count as equally good.
-      tierPercent: 10
-      # The claims that are expected, for which the rest of a node stays useful.
-      mix:
-      - {gpus: 1, weight: 50}
-      - {gpus: 2, weight: 22}
-      - {gpus: 4, weight: 20}
-      - {gpus: 8, weight: 8}
-`, ""}},
+		"as shipped":        {},
+		"without arguments": {pairs: []string{"  pluginConfig:\n" + arguments, ""}},
 		"both plugins": {
 			pairs: []string{"- name: DynamicResources\n", "- name: ImageLocality\n"},
 			want:  []string{`"DynamicResources" allocates the same devices`, "plugins.multiPoint.disabled"},

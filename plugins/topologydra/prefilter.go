@@ -64,6 +64,7 @@ func (pl *Plugin) newCycle(ctx context.Context, pod *v1.Pod, view *kube.View) (*
 		base:      base,
 		extended:  map[string]*demand{},
 		decisions: map[string]*decision{},
+		deferred:  map[string]bool{},
 		compared:  map[string]bool{},
 	}, nil
 }

@@ -30,6 +30,9 @@ func (pl *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod
 	if c == nil {
 		return pl.DynamicResources.Reserve(ctx, state, pod, nodeName)
 	}
+	if status := pl.settle(ctx, state, pod, nodeName, c); !status.IsSuccess() {
+		return status
+	}
 	var status *fwk.Status
 	reserved := pl.overlay.Signalled(func() {
 		status = pl.DynamicResources.Reserve(ctx, state, pod, nodeName)

@@ -73,6 +73,12 @@ var (
 		Help: "Number of pods whose devices at Reserve were not those that Filter had planned.",
 	})
 
+	// Unsettled counts answers of the allocator that did not hold.
+	Unsettled = metrics.NewCounter(&metrics.CounterOpts{
+		Subsystem: subsystem, Name: "plan_unsettled_total", StabilityLevel: metrics.ALPHA,
+		Help: "Number of pods for which the in-tree plugin, at Reserve, refused devices of a node that it had accepted before. The pod is tried again.",
+	})
+
 	// MaskFallbacks counts guarantees and preferences that could not be enforced
 	// as intended.
 	MaskFallbacks = metrics.NewCounterVec(&metrics.CounterOpts{
@@ -94,6 +100,6 @@ var registerOnce sync.Once
 // nothing.
 func RegisterMetrics() {
 	registerOnce.Do(func() {
-		legacyregistry.MustRegister(Plans, Unplanned, Seconds, MemoHits, OracleCalls, Mismatches, MaskFallbacks, Quality)
+		legacyregistry.MustRegister(Plans, Unplanned, Seconds, MemoHits, OracleCalls, Mismatches, Unsettled, MaskFallbacks, Quality)
 	})
 }
