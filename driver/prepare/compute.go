@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/topodra/topodra/api"
@@ -37,7 +38,7 @@ func newDevices(present []Device, published func(name string) (Device, bool)) de
 func computeRecord(claim *resourceapi.ResourceClaim, nodeName string, known devices) (*checkpoint.Claim, error) {
 	record := &checkpoint.Claim{Namespace: claim.Namespace, Name: claim.Name, Consumers: consumers(claim)}
 	if len(record.Consumers) == 0 {
-		return nil, refuse(ReasonNotReserved, "no pod has reserved the claim")
+		return nil, notReserved(claim)
 	}
 	if claim.Status.Allocation == nil {
 		return nil, refuse(ReasonNotForThisNode, "the claim has no allocation")
@@ -66,6 +67,21 @@ func computeRecord(claim *resourceapi.ResourceClaim, nodeName string, known devi
 		return nil, refuse(ReasonNotForThisNode, "the claim's allocation has no device of driver %q", api.DriverName)
 	}
 	return record, nil
+}
+
+// notReserved says who has reserved the claim, if not pods.
+func notReserved(claim *resourceapi.ResourceClaim) *Refusal {
+	if len(claim.Status.ReservedFor) == 0 {
+		return refuse(ReasonNotReserved, "no pod has reserved the claim")
+	}
+	var others []string
+	for _, reference := range claim.Status.ReservedFor {
+		kind := schema.GroupResource{Group: reference.APIGroup, Resource: reference.Resource}
+		others = append(others, fmt.Sprintf("%s %q", kind, reference.Name))
+	}
+	slices.Sort(others)
+	return refuse(ReasonNotReserved, "the claim is reserved for %s and for no pod: which containers may use its devices, and with which limits, follows from the pods "+
+		"that have reserved it; name the claim, or a template for claims, in spec.resourceClaims of each pod", strings.Join(others, ", "))
 }
 
 // consumers lists the pods in reservedFor, in order of UID.

@@ -84,6 +84,29 @@ func TestForceDeletedClaimKeepsItsPlace(t *testing.T) {
 	f.prepare(manager, b)
 }
 
+// TestReservedForOthers: a claim of a PodGroup is for nobody that the driver knows;
+// beside pods it does no harm.
+func TestReservedForOthers(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.nri = true
+	pod := podWith("train", "app:main=c")
+	c := claim("c", nil, result{request: "r", gpu: 0, memory: 20})
+	group := resourceapi.ResourceClaimConsumerReference{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: "gang", UID: "uid-gang"}
+	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{group}
+	f.cluster.add(pod, c)
+	manager := f.manager()
+	requireRefusal(t, manager, c, ReasonNotReserved, `the claim is reserved for podgroups.scheduling.k8s.io "gang" and for no pod: which containers may use its devices`)
+	if got := f.world(); len(got) > 0 {
+		t.Errorf("refused, but there is %q", got)
+	}
+	c.Status.ReservedFor = append(c.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: pod.Name, UID: pod.UID})
+	f.prepare(manager, c)
+	if got := f.document().Claims[c.UID].Consumers; len(got) != 1 || got[0].UID != pod.UID {
+		t.Errorf("got consumers %+v", got)
+	}
+}
+
 // TestExclusiveDevice: a MIG device has no shares.
 func TestExclusiveDevice(t *testing.T) {
 	t.Parallel()
