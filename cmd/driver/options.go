@@ -25,10 +25,12 @@ import (
 	"github.com/topodra/topodra/driver/enforce"
 	"github.com/topodra/topodra/driver/enforce/hamicore"
 	"github.com/topodra/topodra/driver/enforce/nvmllimit"
+	"github.com/topodra/topodra/driver/health"
 	"github.com/topodra/topodra/driver/nri"
 	"github.com/topodra/topodra/driver/nvml"
 	"github.com/topodra/topodra/driver/nvml/memlimit"
 	"github.com/topodra/topodra/driver/nvml/nvcdi"
+	"github.com/topodra/topodra/driver/nvml/probe"
 	"github.com/topodra/topodra/driver/nvml/usage"
 	"github.com/topodra/topodra/driver/publish"
 	"github.com/topodra/topodra/driver/recorded"
@@ -52,6 +54,12 @@ type options struct {
 	reconcilePeriod              time.Duration
 	onViolation, enforcement     string
 	cgroupRoot                   string
+
+	healthPeriod    time.Duration
+	cleanLooks      int
+	taintEffects    map[string]string
+	ignoredXIDs     []uint
+	otherAllocators []string
 }
 
 // newOptions returns the defaults.
@@ -71,6 +79,10 @@ func newOptions() *options {
 		onViolation:       string(driver.OnViolationTell),
 		enforcement:       hamicore.Name,
 		cgroupRoot:        "/sys/fs/cgroup",
+		healthPeriod:      health.DefaultPeriod,
+		cleanLooks:        health.DefaultCleanLooks,
+		ignoredXIDs:       defaultIgnoredXIDs(),
+		otherAllocators:   driver.DefaultOtherAllocators,
 	}
 }
 
@@ -89,6 +101,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.maxSharers, "max-sharers", o.maxSharers, "How many claims may share a GPU; 0 is no limit.")
 	fs.Var(&o.memoryReserve, "memory-reserve", "Memory that is kept free on every GPU, such as 512Mi.")
 	o.addClaimFlags(fs)
+	o.addHealthFlags(fs)
 	fs.StringVar(&o.httpAddress, "http-address", o.httpAddress, "Address for /healthz, /readyz and /metrics, such as :8080; empty serves nothing.")
 }
 
@@ -104,8 +117,26 @@ func (o *options) addClaimFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.podUID, "pod-uid", o.podUID, "UID of the driver's own pod, so that the next version can run beside it during an update. Empty does without.")
 	fs.StringVar(&o.enforcement, "enforcement", o.enforcement, "What limits containers with shares of GPUs: hami-core, or nvml-memory-limit for the GPU driver's own limit of memory.")
 	fs.StringVar(&o.cgroupRoot, "cgroup-root", o.cgroupRoot, "Where cgroups are mounted, for --enforcement=nvml-memory-limit.")
-	fs.StringVar(&o.onViolation, "on-violation", o.onViolation, "What to do about containers that use more memory of a GPU than they have, by NVML's count: Tell (event and metric) or Evict.")
+	fs.StringVar(&o.onViolation, "on-violation", o.onViolation, "What to do about containers that use more memory of a GPU than they have, by NVML's count: Tell (event and metric), Evict, or Taint (keeps new work away from the GPU until it is over).")
 	fs.DurationVar(&o.reconcilePeriod, "reconcile-period", o.reconcilePeriod, "Time between two comparisons of what claims have left on the node with what should be there.")
+}
+
+// addHealthFlags declares the flags for the health of GPUs.
+func (o *options) addHealthFlags(fs *pflag.FlagSet) {
+	fs.DurationVar(&o.healthPeriod, "health-period", o.healthPeriod, "Time between two looks at the health of GPUs; 0 does not look, and reports no health.")
+	fs.IntVar(&o.cleanLooks, "health-clean-looks", o.cleanLooks, "How many looks in a row must find nothing before the taint of a GPU goes.")
+	fs.StringToStringVar(&o.taintEffects, "taint-effects", o.taintEffects, "Effects of taints by severity (fatal, degraded, info) or kind (xid, lost, ...), such as fatal=NoExecute,nvlink=NoSchedule. Effects are NoSchedule (default), NoExecute and None (default for info).")
+	fs.UintSliceVar(&o.ignoredXIDs, "ignored-xids", o.ignoredXIDs, "XID errors of the kernel driver that say nothing about the GPU; the default are those that NVIDIA puts down to applications.")
+	fs.StringSliceVar(&o.otherAllocators, "other-allocators", o.otherAllocators, "Extended resources by which somebody else hands out the same GPUs; a name may end with *. While the node offers one, all GPUs have a taint.")
+}
+
+// defaultIgnoredXIDs in the type of the flag.
+func defaultIgnoredXIDs() []uint {
+	var out []uint
+	for _, xid := range health.DefaultIgnoredXIDs {
+		out = append(out, uint(xid))
+	}
+	return out
 }
 
 // environmentNames returns the variables that can set a flag, the first wins.
@@ -175,8 +206,13 @@ func (o *options) config() (*driver.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	healthConfig, err := o.health(claims.StateDir)
+	if err != nil {
+		return nil, err
+	}
 	config := &driver.Config{
 		Claims: claims,
+		Health: healthConfig,
 		Client: client,
 		Source: source,
 		Publish: publish.Options{
@@ -220,6 +256,26 @@ func (o *options) claims(dataDir string) (*driver.ClaimsConfig, error) {
 	}
 	out.Enforcer, err = o.enforcer(stateDir)
 	return out, err
+}
+
+// health turns the flags into what is needed to watch GPUs.
+func (o *options) health(stateDir string) (*driver.HealthConfig, error) {
+	out := &driver.HealthConfig{StateDir: stateDir, Period: o.healthPeriod, CleanLooks: o.cleanLooks, OtherAllocators: o.otherAllocators,
+		Policy: health.Policy{IgnoredXIDs: []uint64{}}}
+	for _, xid := range o.ignoredXIDs {
+		out.Policy.IgnoredXIDs = append(out.Policy.IgnoredXIDs, uint64(xid))
+	}
+	if err := out.Policy.SetEffects(o.taintEffects); err != nil {
+		return nil, fmt.Errorf("--taint-effects: %w", err)
+	}
+	switch {
+	case o.healthPeriod == 0:
+	case o.machine != "":
+		out.Prober = recorded.NewProber(o.machine, o.nodeName)
+	default:
+		out.Prober = probe.New(nvml.Library(o.driverRoot))
+	}
+	return out, nil
 }
 
 // enforcer chooses what limits shares; nil is nothing.

@@ -3,12 +3,14 @@
 package nvml
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/topodra/topodra/driver/nvml/internal/guard"
 )
 
 // gpuTimeout is how long all questions about one GPU may take. Each takes
@@ -20,49 +22,26 @@ const gpuTimeout = 20 * time.Second
 type quarantine struct {
 	library library
 	timeout time.Duration
-
-	mu      sync.Mutex
-	hanging map[int]*atomic.Pointer[string] // by NVML's index: what was called last
+	guard   *guard.Guard[int, *foundGPU] // by NVML's index
 }
 
 // newQuarantine returns a quarantine with nobody in it.
 func newQuarantine(lib library) *quarantine {
-	return &quarantine{library: lib, timeout: gpuTimeout, hanging: map[int]*atomic.Pointer[string]{}}
+	return &quarantine{library: lib, timeout: gpuTimeout, guard: guard.New[int, *foundGPU]()}
 }
 
 // read runs work about the GPU of the index and waits for it. When it takes too
 // long, read gives up, and so do later calls about the same GPU, at once, until the
 // work has ended. Work that hangs keeps the library open for itself.
-func (q *quarantine) read(index int, work func(begin func(string)) (*foundGPU, error)) (*foundGPU, error) {
-	doing := &atomic.Pointer[string]{}
-	q.mu.Lock()
-	if earlier := q.hanging[index]; earlier != nil {
-		q.mu.Unlock()
-		return nil, fmt.Errorf("GPU with NVML index %d: an earlier call still has not returned: %s", index, last(earlier))
+func (q *quarantine) read(ctx context.Context, index int, work func(begin func(string)) (*foundGPU, error)) (*foundGPU, error) {
+	gpu, err := q.guard.Do(ctx, index, q.timeout, func(begin func(string)) (*foundGPU, error) {
+		begin("Init")
+		return q.whileOpen(func() (*foundGPU, error) { return work(begin) })
+	})
+	if _, hangs := errors.AsType[*guard.HangError](err); hangs {
+		return nil, fmt.Errorf("GPU with NVML index %d: %w", index, err)
 	}
-	q.hanging[index] = doing
-	q.mu.Unlock()
-
-	type result struct {
-		gpu *foundGPU
-		err error
-	}
-	done := make(chan result, 1)
-	go func() {
-		gpu, err := q.whileOpen(func() (*foundGPU, error) { return work(func(what string) { doing.Store(&what) }) })
-		q.mu.Lock()
-		delete(q.hanging, index)
-		q.mu.Unlock()
-		done <- result{gpu, err}
-	}()
-	timer := time.NewTimer(q.timeout)
-	defer timer.Stop()
-	select {
-	case r := <-done:
-		return r.gpu, r.err
-	case <-timer.C:
-		return nil, fmt.Errorf("GPU with NVML index %d: no answer after %s from call %s", index, q.timeout, last(doing))
-	}
+	return gpu, err
 }
 
 // whileOpen makes sure that the library stays open until work has ended: NVML
@@ -76,12 +55,4 @@ func (q *quarantine) whileOpen(work func() (*foundGPU, error)) (*foundGPU, error
 		return nil, fmt.Errorf("closing the library: %w", ret)
 	}
 	return gpu, err
-}
-
-// last returns what was called last.
-func last(doing *atomic.Pointer[string]) string {
-	if what := doing.Load(); what != nil {
-		return *what
-	}
-	return "Init"
 }

@@ -4,6 +4,7 @@ package nvml
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,14 +25,14 @@ type scan struct {
 }
 
 // run reads all GPUs, one by one and then in pairs.
-func (s *scan) run() (*device.Snapshot, error) {
+func (s *scan) run(ctx context.Context) (*device.Snapshot, error) {
 	snapshot := &device.Snapshot{DriverVersion: s.driverVersion(), CUDADriverVersion: s.cudaVersion()}
 	count, err := call(s.caller, "DeviceGetCount", s.library.DeviceGetCount)
 	if err != nil {
 		return nil, err
 	}
 	for i := range count {
-		s.readGPU(i)
+		s.readGPU(ctx, i)
 	}
 	slices.SortFunc(s.gpus, func(a, b *foundGPU) int {
 		return cmp.Or(cmp.Compare(a.gpu.PCIAddress, b.gpu.PCIAddress), cmp.Compare(a.gpu.UUID, b.gpu.UUID))
@@ -52,8 +53,8 @@ func (s *scan) run() (*device.Snapshot, error) {
 }
 
 // readGPU reads one GPU by itself, unless it is lost or hangs.
-func (s *scan) readGPU(index int) {
-	g, err := s.hanging.read(index, func(begin func(string)) (*foundGPU, error) {
+func (s *scan) readGPU(ctx context.Context, index int) {
+	g, err := s.hanging.read(ctx, index, func(begin func(string)) (*foundGPU, error) {
 		alone := &caller{library: s.library, begin: begin, known: map[string]bool{}}
 		g, err := identify(alone, index)
 		if err != nil {

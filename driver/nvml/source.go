@@ -97,7 +97,7 @@ func findLibrary(root string) string {
 // Discover implements device.Source.
 func (s *Source) Discover(ctx context.Context) (*device.Snapshot, error) {
 	snapshot, err := s.watchdog.run(ctx, s.timeout, func(begin func(string)) (*device.Snapshot, error) {
-		return s.read(&caller{library: s.library, begin: begin, known: map[string]bool{}})
+		return s.read(ctx, &caller{library: s.library, begin: begin, known: map[string]bool{}})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("discovering GPUs by NVML: %w", err)
@@ -106,7 +106,7 @@ func (s *Source) Discover(ctx context.Context) (*device.Snapshot, error) {
 }
 
 // read opens the library, reads everything and closes it.
-func (s *Source) read(c *caller) (snapshot *device.Snapshot, err error) {
+func (s *Source) read(ctx context.Context, c *caller) (snapshot *device.Snapshot, err error) {
 	c.begin("Init")
 	if ret := s.library.Init(); ret != nvml.SUCCESS {
 		return nil, initError(ret)
@@ -118,7 +118,7 @@ func (s *Source) read(c *caller) (snapshot *device.Snapshot, err error) {
 		}
 	}()
 	scan := &scan{caller: c, sysfs: s.sysfs, hanging: s.hanging}
-	return scan.run()
+	return scan.run(ctx)
 }
 
 // initError says what an administrator can do.
