@@ -112,7 +112,8 @@ type claims struct {
 	config  *ClaimsConfig
 	manager *prepare.Manager
 	status  *prepare.StatusWriter
-	runner  *nri.Runner // nil without NRI
+	runner  *nri.Runner    // nil without NRI
+	watcher *watch.Watcher // nil where there is nobody to ask
 	events  *eventSink
 	group   sync.WaitGroup
 
@@ -153,8 +154,7 @@ func startClaims(ctx context.Context, config *Config, inventory *inventory, even
 	if c.config.NRISocket != "" {
 		c.runner = nri.NewRunner(nri.NewPlugin(manager, c.config.Enforcer, recorder, containers), c.config.NRISocket, beacon)
 	}
-	watcher, err := newWatcher(config, recorder)
-	if err != nil {
+	if c.watcher, err = newWatcher(config, recorder); err != nil {
 		return nil, err
 	}
 	c.setup(ctx)
@@ -165,8 +165,8 @@ func startClaims(ctx context.Context, config *Config, inventory *inventory, even
 	if c.runner != nil {
 		c.group.Go(func() { c.runner.Run(ctx) })
 	}
-	if watcher != nil {
-		c.group.Go(func() { watcher.Run(ctx) })
+	if c.watcher != nil {
+		c.group.Go(func() { c.watcher.Run(ctx) })
 	}
 	c.group.Go(func() { c.loop(ctx, next) })
 	return c, nil

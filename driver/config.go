@@ -57,6 +57,9 @@ type Config struct {
 	// HTTPAddress serves /healthz, /readyz and /metrics; "" serves nothing.
 	HTTPAddress string
 
+	// HAMiMetricAliases tells metrics by the names that HAMi has for them, too.
+	HAMiMetricAliases bool
+
 	// Claims says how claims are prepared. Nil only publishes: every claim is
 	// answered with ErrNotSupported.
 	Claims *ClaimsConfig

@@ -41,7 +41,8 @@ func Run(ctx context.Context, config Config) error {
 	defer events.shutdown()
 
 	status := &status{}
-	stopHTTP, err := serveHTTP(ctx, config.HTTPAddress, status)
+	telemetry := newTelemetry()
+	stopHTTP, err := serveHTTP(ctx, config.HTTPAddress, status, telemetry.handler())
 	if err != nil {
 		return fmt.Errorf("starting the driver: %w", err)
 	}
@@ -59,15 +60,18 @@ func Run(ctx context.Context, config Config) error {
 		defer func() { cancel(nil); watch.wait() }()
 		plugin.health, plugin.poolName, config.ledger = watch, config.Publish.NodeName, watch.monitor.Ledger()
 	}
+	var claims *claims
 	if config.Claims != nil {
-		claims, err := startClaims(ctx, &config, inventory, events)
-		if err != nil {
+		if claims, err = startClaims(ctx, &config, inventory, events); err != nil {
 			return fmt.Errorf("starting the driver: %w", err)
 		}
 		defer func() { cancel(nil); claims.wait() }()
-		plugin.claims = claims.manager
+		plugin.claims = timed{claims.manager}
 		status.setAlive(claims.healthy)
 		wholeOnly = claims.wholeOnly
+	}
+	if err := telemetry.start(&config, claims, watch); err != nil {
+		return fmt.Errorf("starting the driver: %w", err)
 	}
 	helper, err := kubeletplugin.Start(ctx, plugin, helperOptions(&config, node)...)
 	if err != nil {
@@ -75,7 +79,7 @@ func Run(ctx context.Context, config Config) error {
 	}
 	defer helper.Stop()
 
-	scanner := &scanner{config: &config, publisher: helper, published: inventory.setPublished, wholeOnly: wholeOnly, events: events, status: status}
+	scanner := &scanner{config: &config, publisher: helper, published: inventory.setPublished, described: telemetry.described, wholeOnly: wholeOnly, events: events, status: status}
 	stopWatching := scanner.watchHealth(watch)
 	defer stopWatching()
 	if err := scanner.run(ctx); err != nil {

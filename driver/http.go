@@ -50,7 +50,7 @@ var (
 
 // registerMetrics makes the metrics visible; only the first call has an effect.
 var registerMetrics = sync.OnceFunc(func() {
-	legacyregistry.MustRegister(scans, scanSeconds, updates, publishErrors, devices, violations, otherAllocatorDevices)
+	legacyregistry.MustRegister(scans, scanSeconds, updates, publishErrors, devices, violations, otherAllocatorDevices, prepareSeconds, unprepareSeconds)
 })
 
 // status is what the probes answer. It is safe for concurrent use.
@@ -113,9 +113,9 @@ const (
 	httpShutdownTimeout = 2 * time.Second
 )
 
-// serveHTTP serves probes and metrics until the returned function is called. With
-// no address it does nothing.
-func serveHTTP(ctx context.Context, address string, status *status) (stop func(), err error) {
+// serveHTTP serves probes and metrics, which scrapes answers, until the returned
+// function is called. With no address it does nothing.
+func serveHTTP(ctx context.Context, address string, status *status, scrapes http.Handler) (stop func(), err error) {
 	if address == "" {
 		return func() {}, nil
 	}
@@ -124,7 +124,7 @@ func serveHTTP(ctx context.Context, address string, status *status) (stop func()
 		return nil, fmt.Errorf("serving probes and metrics: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", legacyregistry.Handler())
+	mux.Handle("GET /metrics", scrapes)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, status.live()) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, status.check()) })
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: httpReadTimeout}

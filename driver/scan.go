@@ -39,11 +39,12 @@ type warner interface {
 type scanner struct {
 	config    *Config
 	publisher publisher
-	published func(resources *resourceslice.DriverResources) // hears what is handed to publisher; may be nil
-	wholeOnly func() bool                                    // says that shares cannot be limited now; may be nil
-	health    *health.Monitor                                // knows what is missing, and taints; may be nil
-	tainted   <-chan struct{}                                // delivers when taints have changed; may be nil
-	changed   <-chan struct{}                                // delivers when GPUs or links have changed; may be nil
+	published func(resources *resourceslice.DriverResources)                            // hears what is handed to publisher; may be nil
+	described func(snapshot *device.Snapshot, resources *resourceslice.DriverResources) // hears it with what it is made from; may be nil
+	wholeOnly func() bool                                                               // says that shares cannot be limited now; may be nil
+	health    *health.Monitor                                                           // knows what is missing, and taints; may be nil
+	tainted   <-chan struct{}                                                           // delivers when taints have changed; may be nil
+	changed   <-chan struct{}                                                           // delivers when GPUs or links have changed; may be nil
 	events    warner
 	status    *status
 
@@ -179,6 +180,9 @@ func (s *scanner) republish(ctx context.Context) error {
 func (s *scanner) hand(ctx context.Context, published *publish.Published) error {
 	if s.published != nil {
 		s.published(&published.Resources)
+	}
+	if s.described != nil {
+		s.described(s.snapshot, &published.Resources)
 	}
 	if s.last != nil && apiequality.Semantic.DeepEqual(*s.last, published.Resources) {
 		return nil

@@ -48,7 +48,7 @@ func TestConfig(t *testing.T) {
 	path := kubeconfig(t)
 	opts, err := parse(t, map[string]string{
 		"NODE_NAME": "from-node-name", "TOPODRA_MAX_SHARERS": "7", "TOPODRA_MIN_MEMORY": "1Gi", "TOPODRA_REQUIRE_CORES": "true",
-		"TOPODRA_RESCAN_PERIOD": "5s", "TOPODRA_HTTP_ADDRESS": "", "TOPODRA_MACHINE": "m.json",
+		"TOPODRA_RESCAN_PERIOD": "5s", "TOPODRA_HAMI_METRIC_ALIASES": "true", "TOPODRA_MACHINE": "m.json",
 	}, "--kubeconfig="+path, "--max-sharers=3", "--memory-reserve=1500", "--plugin-registry-dir=/r", "--plugin-data-dir=/p")
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestConfig(t *testing.T) {
 	if diff := cmp.Diff(want, config.Publish); diff != "" {
 		t.Error(diff)
 	}
-	if config.RescanPeriod != 5*time.Second || config.RegistryDir != "/r" || config.DataDir != "/p" || config.HTTPAddress != "" || config.Client == nil || config.Source == nil {
+	if config.RescanPeriod != 5*time.Second || config.RegistryDir != "/r" || config.DataDir != "/p" || config.HTTPAddress != ":31995" || !config.HAMiMetricAliases || config.Client == nil || config.Source == nil {
 		t.Errorf("got %+v", config)
 	}
 	opts, err = parse(t, map[string]string{"NODE_NAME": "b", "TOPODRA_NODE_NAME": "a"})

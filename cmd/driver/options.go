@@ -46,6 +46,7 @@ type options struct {
 	minMemory, memoryReserve         resource.QuantityValue
 	maxSharers                       int
 	httpAddress                      string
+	hamiMetricAliases                bool
 
 	stateDir, cdiDir             string
 	hostRoot, hostDriverRoot     string
@@ -77,6 +78,7 @@ func newOptions() *options {
 		nriSocket:         nri.DefaultSocketPath,
 		reconcilePeriod:   driver.DefaultReconcilePeriod,
 		onViolation:       string(driver.OnViolationTell),
+		httpAddress:       driver.DefaultHTTPAddress,
 		enforcement:       hamicore.Name,
 		cgroupRoot:        "/sys/fs/cgroup",
 		healthPeriod:      health.DefaultPeriod,
@@ -102,7 +104,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.memoryReserve, "memory-reserve", "Memory that is kept free on every GPU, such as 512Mi.")
 	o.addClaimFlags(fs)
 	o.addHealthFlags(fs)
-	fs.StringVar(&o.httpAddress, "http-address", o.httpAddress, "Address for /healthz, /readyz and /metrics, such as :8080; empty serves nothing.")
+	fs.StringVar(&o.httpAddress, "http-address", o.httpAddress, "Address for /healthz, /readyz and /metrics; empty serves nothing.")
+	fs.BoolVar(&o.hamiMetricAliases, "hami-metric-aliases", o.hamiMetricAliases, "Tell metrics by the names that HAMi has for them, too, so that dashboards made for it keep working.")
 }
 
 // addClaimFlags declares the flags for the preparation of claims.
@@ -223,6 +226,8 @@ func (o *options) config() (*driver.Config, error) {
 		DataDir:      data,
 		RescanPeriod: o.rescanPeriod,
 		HTTPAddress:  o.httpAddress,
+
+		HAMiMetricAliases: o.hamiMetricAliases,
 	}
 	return config, config.Validate()
 }

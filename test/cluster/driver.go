@@ -48,6 +48,8 @@ func (f driverFlags) args() []string {
 		"--plugin-registry-dir=" + f.pluginRegistry,
 		"--plugin-data-dir=" + f.pluginData,
 		"--rescan-period=" + f.rescan.String(),
+		// All drivers of a cluster would listen at the same port.
+		"--http-address=",
 	}
 }
 

@@ -67,6 +67,7 @@ func (d *driver) args(podUID string, more ...string) []string {
 		"--nri-socket=" + d.world.node.NRISocket(),
 		"--pod-uid=" + podUID,
 		"--rescan-period=10s",
+		"--http-address=", // two drivers run side by side
 		"-v=4",
 	}
 	return append(args, more...)
