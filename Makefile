@@ -38,7 +38,7 @@ ldflags = -X $(version_package).gitVersion=$(kubernetes_version) -X $(version_pa
 
 KUBERNETES := kube-apiserver kube-controller-manager kube-scheduler
 KUBERNETES_STAMP := $(BIN)/.kubernetes.stamp
-OUR_BINARIES := topodra-scheduler topodra-driver kubectl-topodra topodra-cluster
+OUR_BINARIES := topodra-scheduler topodra-driver topodra-webhook kubectl-topodra topodra-cluster
 
 ##@ General
 
@@ -91,6 +91,7 @@ $(2):
 endef
 $(eval $(call build_ours,./cmd/scheduler,topodra-scheduler))
 $(eval $(call build_ours,./cmd/driver,topodra-driver))
+$(eval $(call build_ours,./cmd/webhook,topodra-webhook))
 $(eval $(call build_ours,./cmd/kubectl-topodra,kubectl-topodra))
 $(eval $(call build_ours,./test/cluster/cmd/topodra-cluster,topodra-cluster))
 $(eval $(call build_ours,./test/demo/cmd/topodra-demo,topodra-demo))

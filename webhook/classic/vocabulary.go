@@ -4,6 +4,7 @@ package classic
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -72,6 +73,9 @@ func Default() Vocabulary {
 func (r *Resources) names() []corev1.ResourceName {
 	return []corev1.ResourceName{r.GPU, r.Memory, r.MemoryPercent, r.Cores, r.Priority}
 }
+
+// Has says whether the name is one of the resources.
+func (r *Resources) Has(name corev1.ResourceName) bool { return slices.Contains(r.names(), name) }
 
 // Validate reports every problem with its field path.
 func (v *Vocabulary) Validate() field.ErrorList {
