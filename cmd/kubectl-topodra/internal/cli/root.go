@@ -65,8 +65,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out, errOut io.Write
 }
 
 func statusOf(err error) int {
-	var f failure
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[failure](err); ok {
 		return f.status
 	}
 	return 1
@@ -84,6 +83,7 @@ func newCommand(streams genericiooptions.IOStreams, live io.Writer) *cobra.Comma
 "topology" shows the link matrix of the nodes of a cluster with who holds which GPU.
 "status" sums up what is idle, who holds the rest, and what jobs could get now.
 "explain" says why a pod has the GPUs that it has, or what would have to be freed for it.
+"doctor" looks for what keeps TopoDRA from working or from being safe.
 "plan" needs no cluster: it reads a recorded machine or the output of nvidia-smi topo -m.`,
 		Example: `  # The best 4 of the GPUs 0,1,3,4,6,7 of this machine
   nvidia-smi topo -m | kubectl topodra plan --machine - --gpus 4 --free 0,1,3,4,6,7
@@ -107,7 +107,7 @@ func newCommand(streams genericiooptions.IOStreams, live io.Writer) *cobra.Comma
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
-	root.AddCommand(newTopologyCommand(streams), newPlanCommand(streams), newStatusCommand(streams, live), newExplainCommand(streams))
+	root.AddCommand(newTopologyCommand(streams), newPlanCommand(streams), newStatusCommand(streams, live), newExplainCommand(streams), newDoctorCommand(streams))
 	return root
 }
 

@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/topodra/topodra/api"
-	"github.com/topodra/topodra/cmd/kubectl-topodra/internal/clitest"
 	"github.com/topodra/topodra/cmd/kubectl-topodra/internal/fit"
+	"github.com/topodra/topodra/cmd/kubectl-topodra/internal/test/clitest"
 )
 
 var update = flag.Bool("update", false, "write the golden files instead of comparing with them")

@@ -96,17 +96,16 @@ func (s *search) run(ctx context.Context, p *Pending) error {
 	}
 	slices.SortStableFunc(p.Free, compareReleases)
 	p.Free = p.Free[:min(len(p.Free), manyReleases)]
-	switch {
-	case possible == 0:
+	if possible == 0 {
 		p.FreeText = "freeing GPUs would not help: no node that may have the pod could serve it even if it were empty"
-	default:
-		p.FreeText = "chosen are " + freeRule
-		if possible > len(p.Free) {
-			p.FreeText += fmt.Sprintf("; %d of %d nodes are shown", len(p.Free), possible)
-		}
-		if skipped > 0 {
-			p.FreeText += fmt.Sprintf("; %d nodes were not searched", skipped)
-		}
+		return nil
+	}
+	p.FreeText = "chosen are " + freeRule
+	if possible > len(p.Free) {
+		p.FreeText += fmt.Sprintf("; %d of %d nodes are shown", len(p.Free), possible)
+	}
+	if skipped > 0 {
+		p.FreeText += fmt.Sprintf("; %d nodes were not searched", skipped)
 	}
 	return nil
 }

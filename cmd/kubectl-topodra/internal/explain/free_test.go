@@ -14,8 +14,8 @@ import (
 
 	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/cmd/kubectl-topodra/internal/ask"
-	"github.com/topodra/topodra/cmd/kubectl-topodra/internal/clitest"
 	"github.com/topodra/topodra/cmd/kubectl-topodra/internal/fit"
+	"github.com/topodra/topodra/cmd/kubectl-topodra/internal/test/clitest"
 	"github.com/topodra/topodra/internal/livestate"
 	"github.com/topodra/topodra/topology"
 	"github.com/topodra/topodra/topology/topotest"

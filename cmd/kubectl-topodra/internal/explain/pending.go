@@ -71,7 +71,7 @@ func (x *explainer) pending(ctx context.Context) (*Pending, error) {
 		if err != nil {
 			p.Problems = append(p.Problems, err.Error())
 			p.FreeText = "nothing that is freed helps before the claim is mended"
-			return p, nil //nolint:nilerr // a selector that cannot be evaluated is the pod's problem, and said
+			return p, nil
 		}
 		p.Nodes = append(p.Nodes, *r)
 	}

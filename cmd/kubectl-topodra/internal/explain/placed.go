@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	resourceapi "k8s.io/api/resource/v1"
+
 	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/cmd/kubectl-topodra/internal/fit"
 	"github.com/topodra/topodra/internal/livestate"
@@ -103,31 +105,37 @@ func (x *explainer) holding(notes *[]string) *holding {
 		if c == nil || c.Status.Allocation == nil {
 			continue
 		}
-		for _, r := range c.Status.Allocation.Devices.Results {
-			if r.Driver != api.DriverName || r.AdminAccess != nil && *r.AdminAccess {
-				continue
-			}
-			n := x.nodeOf(r.Pool)
-			if n == nil {
-				*notes = append(*notes, fmt.Sprintf("device %q of claim %q is not published any more: pool %q is gone", r.Device, c.Name, r.Pool))
-				continue
-			}
-			at, ok := n.Position(r.Device)
-			if !ok {
-				*notes = append(*notes, fmt.Sprintf("device %q of claim %q is not published any more", r.Device, c.Name))
-				continue
-			}
-			if h == nil {
-				h = &holding{node: n}
-			}
-			if n == h.node && n.GPUs[at].Device == r.Device {
-				h.gpus = h.gpus.With(at)
-				h.take(n.GPUs[at].Holders, c.Namespace, c.Name)
-			}
+		for k := range c.Status.Allocation.Devices.Results {
+			h = x.hold(h, c, &c.Status.Allocation.Devices.Results[k], notes)
 		}
 		if t := c.Status.Allocation.AllocationTimestamp; h != nil && t != nil && (h.at.IsZero() || t.Time.Before(h.at)) {
 			h.at = t.Time
 		}
+	}
+	return h
+}
+
+// hold adds one device of a claim.
+func (x *explainer) hold(h *holding, c *resourceapi.ResourceClaim, r *resourceapi.DeviceRequestAllocationResult, notes *[]string) *holding {
+	if r.Driver != api.DriverName || r.AdminAccess != nil && *r.AdminAccess {
+		return h
+	}
+	n := x.nodeOf(r.Pool)
+	if n == nil {
+		*notes = append(*notes, fmt.Sprintf("device %q of claim %q is not published any more: pool %q is gone", r.Device, c.Name, r.Pool))
+		return h
+	}
+	at, ok := n.Position(r.Device)
+	if !ok {
+		*notes = append(*notes, fmt.Sprintf("device %q of claim %q is not published any more", r.Device, c.Name))
+		return h
+	}
+	if h == nil {
+		h = &holding{node: n}
+	}
+	if n == h.node && n.GPUs[at].Device == r.Device {
+		h.gpus = h.gpus.With(at)
+		h.take(n.GPUs[at].Holders, c.Namespace, c.Name)
 	}
 	return h
 }
@@ -149,7 +157,7 @@ func (h *holding) room(n *livestate.Node, counts func(livestate.Holder) bool) to
 	var room topology.Mask
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
-		if g.Device == "" || g.Blocked && !(n == h.node && h.gpus.Has(i)) {
+		if g.Device == "" || g.Blocked && (n != h.node || !h.gpus.Has(i)) {
 			continue
 		}
 		free, idle := g.Total, true

@@ -266,27 +266,31 @@ func (d *Demand) constraints(g *group) []placement.Constraint {
 			continue
 		}
 		for k := range d.claims[c].Object.Spec.Devices.Constraints {
-			constraint := &d.claims[c].Object.Spec.Devices.Constraints[k]
-			tied := placement.Constraint{Kind: placement.Match}
-			name := constraint.MatchAttribute
-			if name == nil {
-				name, tied.Kind = constraint.DistinctAttribute, placement.Distinct
-			}
-			if name == nil {
-				continue
-			}
-			for at, i := range g.items {
-				if d.gpus[i].Claim == c && applies(constraint, d.gpus[i].Request.Name) {
-					tied.Requests = append(tied.Requests, at)
-				}
-			}
-			if len(tied.Requests) > 0 {
-				tied.Values = d.values(*name)
+			if tied, ok := d.constraint(g, c, &d.claims[c].Object.Spec.Devices.Constraints[k]); ok {
 				out = append(out, tied)
 			}
 		}
 	}
 	return out
+}
+
+// constraint translates one constraint of a claim; it is false when it does not concern the group.
+func (d *Demand) constraint(g *group, claim int, c *resourceapi.DeviceConstraint) (placement.Constraint, bool) {
+	tied := placement.Constraint{Kind: placement.Match}
+	name := c.MatchAttribute
+	if name == nil {
+		name, tied.Kind = c.DistinctAttribute, placement.Distinct
+	}
+	if name == nil {
+		return tied, false
+	}
+	for at, i := range g.items {
+		if d.gpus[i].Claim == claim && applies(c, d.gpus[i].Name) {
+			tied.Requests = append(tied.Requests, at)
+		}
+	}
+	tied.Values = d.values(*name)
+	return tied, len(tied.Requests) > 0
 }
 
 // applies says whether a constraint is about a request or, for an alternative, the request that it belongs to.
@@ -340,7 +344,7 @@ func (d *Demand) shortOfParts(counts func(livestate.Holder) bool) *Shortage {
 			}
 		}
 		if got < d.parts[i].count {
-			return &Shortage{Request: d.parts[i].Request.Name, Wanted: d.parts[i].count, Have: got, MIG: true}
+			return &Shortage{Request: d.parts[i].Name, Wanted: d.parts[i].count, Have: got, MIG: true}
 		}
 	}
 	return nil

@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/topodra/topodra/cmd/kubectl-topodra/internal/clitest"
 	"github.com/topodra/topodra/cmd/kubectl-topodra/internal/fit"
+	"github.com/topodra/topodra/cmd/kubectl-topodra/internal/test/clitest"
 	"github.com/topodra/topodra/topology"
 	"github.com/topodra/topodra/topology/topotest"
 )
