@@ -126,7 +126,7 @@ func (o *options) addClaimFlags(fs *pflag.FlagSet) {
 
 // addHealthFlags declares the flags for the health of GPUs.
 func (o *options) addHealthFlags(fs *pflag.FlagSet) {
-	fs.DurationVar(&o.healthPeriod, "health-period", o.healthPeriod, "Time between two looks at the health of GPUs; 0 does not look, and reports no health.")
+	fs.DurationVar(&o.healthPeriod, "health-period", o.healthPeriod, "Time between two looks at the health of GPUs; 0 does not look, and reports no health. Every second time, the node is asked for --other-allocators.")
 	fs.IntVar(&o.cleanLooks, "health-clean-looks", o.cleanLooks, "How many looks in a row must find nothing before the taint of a GPU goes.")
 	fs.StringToStringVar(&o.taintEffects, "taint-effects", o.taintEffects, "Effects of taints by severity (fatal, degraded, info) or kind (xid, lost, ...), such as fatal=NoExecute,nvlink=NoSchedule. Effects are NoSchedule (default), NoExecute and None (default for info).")
 	fs.UintSliceVar(&o.ignoredXIDs, "ignored-xids", o.ignoredXIDs, "XID errors of the kernel driver that say nothing about the GPU; the default are those that NVIDIA puts down to applications.")
@@ -265,7 +265,7 @@ func (o *options) claims(dataDir string) (*driver.ClaimsConfig, error) {
 
 // health turns the flags into what is needed to watch GPUs.
 func (o *options) health(stateDir string) (*driver.HealthConfig, error) {
-	out := &driver.HealthConfig{StateDir: stateDir, Period: o.healthPeriod, CleanLooks: o.cleanLooks, OtherAllocators: o.otherAllocators,
+	out := &driver.HealthConfig{StateDir: stateDir, Period: o.healthPeriod, CleanLooks: o.cleanLooks, OtherAllocators: o.otherAllocators, OtherAllocatorPeriod: 2 * o.healthPeriod,
 		Policy: health.Policy{IgnoredXIDs: []uint64{}}}
 	for _, xid := range o.ignoredXIDs {
 		out.Policy.IgnoredXIDs = append(out.Policy.IgnoredXIDs, uint64(xid))
@@ -311,11 +311,20 @@ func (o *options) enforcer(stateDir string) (enforce.Enforcer, error) {
 
 // base finds out what containers need for real GPUs.
 func (o *options) base() (cdi.Base, error) {
+	options, err := o.baseOptions()
+	if err != nil {
+		return nil, err
+	}
+	return nvcdi.New(options)
+}
+
+// baseOptions say where NVIDIA's driver and its hook are.
+func (o *options) baseOptions() (nvcdi.Options, error) {
 	root, err := filepath.Abs(o.driverRoot)
 	if err != nil {
-		return nil, fmt.Errorf("resolving --driver-root: %w", err)
+		return nvcdi.Options{}, fmt.Errorf("resolving --driver-root: %w", err)
 	}
-	return nvcdi.New(nvcdi.Options{Library: nvml.Library(o.driverRoot), DriverRoot: root, HostDriverRoot: o.hostDriverRoot, HookPath: o.cdiHook})
+	return nvcdi.Options{Library: nvml.Library(o.driverRoot), DriverRoot: root, HostDriverRoot: o.hostDriverRoot, HookPath: o.cdiHook}, nil
 }
 
 // bytesOf reads an amount of memory; fractions of a byte are rounded up.
