@@ -41,7 +41,10 @@ render -s templates/scheduler/config.yaml |
 render -s templates/namespace.yaml -s templates/driver/rbac.yaml --set namespace.create=true,driver.onViolation=Evict | generated driver/rbac.yaml
 for policy in manifests/chart/templates/policies/*.yaml; do
 	name=$(basename "$policy")
-	render -s "templates/policies/$name" | generated "policies/$name"
+	case $name in
+	one-pod-per-share.yaml) render -s "templates/policies/$name" --set policies.onePodPerShare=true | generated "policies/optional/$name" ;;
+	*) render -s "templates/policies/$name" | generated "policies/$name" ;;
+	esac
 done
 
 render --set namespace.create=true --output-dir "$work/all" >/dev/null
