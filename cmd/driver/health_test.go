@@ -37,7 +37,7 @@ func TestHealth(t *testing.T) {
 		t.Errorf("real GPUs: got prober %T", got.Prober)
 	}
 	got.Prober = nil
-	want := &driver.HealthConfig{StateDir: "/p", Policy: health.Policy{IgnoredXIDs: health.DefaultIgnoredXIDs}, Period: 15 * time.Second, CleanLooks: 3,
+	want := &driver.HealthConfig{StateDir: "/p", Policy: health.Policy{IgnoredXIDs: health.DefaultIgnoredXIDs}, Period: 15 * time.Second, CleanLooks: 3, OtherAllocatorPeriod: 30 * time.Second,
 		OtherAllocators: []string{"nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -47,7 +47,7 @@ func TestHealth(t *testing.T) {
 		t.Errorf("a recording: got prober %T", got.Prober)
 	}
 	got.Prober = nil
-	want = &driver.HealthConfig{StateDir: "/s", Period: time.Second, CleanLooks: 5, OtherAllocators: []string{"a.b/c"}, Policy: health.Policy{
+	want = &driver.HealthConfig{StateDir: "/s", Period: time.Second, CleanLooks: 5, OtherAllocatorPeriod: 2 * time.Second, OtherAllocators: []string{"a.b/c"}, Policy: health.Policy{
 		IgnoredXIDs: []uint64{13, 99}, Effects: map[health.Severity]resourceapi.DeviceTaintEffect{health.Fatal: "NoExecute"},
 		ByKind: map[health.Kind]resourceapi.DeviceTaintEffect{health.KindXID: "None"}}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -59,7 +59,7 @@ func TestHealth(t *testing.T) {
 	for want, flag := range map[string]string{
 		`--taint-effects: reading effects of taints: the effect of "fatal" is "Often"`: "--taint-effects=fatal=Often",
 		`"gpu" is not the name of an extended resource`:                                "--other-allocators=gpu",
-		"-1s or 0s of looks at GPUs is negative":                                       "--health-period=-1s",
+		"-1s or -2s of looks at GPUs is negative":                                      "--health-period=-1s",
 		"number -1 of clean looks is negative":                                         "--health-clean-looks=-1",
 	} {
 		opts, err := parse(t, nil, append(base[:4:4], "--machine=m.json", flag)...)
