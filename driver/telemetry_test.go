@@ -126,27 +126,33 @@ func TestHealthGauges(t *testing.T) {
 	}
 }
 
+// runWithMetrics runs a driver until the test ends, and returns what it tells.
+func runWithMetrics(t *testing.T, aliases bool) string {
+	t.Helper()
+	config := runConfig(t, step{snapshot: snapshotOf("a")})
+	config.HTTPAddress, config.HAMiMetricAliases = freeAddress(t), aliases
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, config) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, "readiness", func() bool { code, _ := get(t, config.HTTPAddress, "/readyz"); return code == http.StatusOK })
+	code, body := get(t, config.HTTPAddress, "/metrics")
+	if code != http.StatusOK {
+		t.Fatalf("got status %d: %s", code, body)
+	}
+	return body
+}
+
 // TestTelemetry: a driver tells about the GPUs that it publishes, by our names and,
 // when asked, by HAMi's; two drivers in one process do not disturb each other.
 func TestTelemetry(t *testing.T) {
 	for _, aliases := range []bool{false, true} {
-		config := runConfig(t, step{snapshot: snapshotOf("a")})
-		config.HTTPAddress, config.HAMiMetricAliases = freeAddress(t), aliases
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		done := make(chan error, 1)
-		go func() { done <- Run(ctx, config) }()
-		defer func() {
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		}()
-		eventually(t, "readiness", func() bool { code, _ := get(t, config.HTTPAddress, "/readyz"); return code == http.StatusOK })
-		code, body := get(t, config.HTTPAddress, "/metrics")
-		if code != http.StatusOK {
-			t.Fatalf("got status %d: %s", code, body)
-		}
+		body := runWithMetrics(t, aliases)
 		for _, want := range []string{
 			`topodra_gpu_info{device="gpu-`, `topodra_gpu_memory_total_bytes{device_uuid="GPU-a"} 1.073741824e+09`, `topodra_gpu_shares{device_uuid="GPU-a"} 0`, "topodra_driver_prepared_claims 0",
 		} {
