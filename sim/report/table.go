@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/topodra/topodra/sim/study"
+)
+
+// column is a column of a scenario's table. It is left out where no policy has the
+// metric.
+type column struct {
+	metric, title string
+	// unit divides the value.
+	unit float64
+	// digits behind the point.
+	digits int
+}
+
+// meanRun is the mean run time of generated jobs in seconds: waiting times are shown
+// in it.
+const meanRun = 3600
+
+// columns are those of runs with a queue, fills those of filled clusters.
+var (
+	columns = []column{
+		{"quality", "quality", 1, 3}, {"quality_k2", "of pairs", 1, 3}, {"quality_k4", "of quads", 1, 3},
+		{"quality_cluster", "in cluster", 1, 3}, {"slowdown", "slow-down", 1, 3},
+		{"wait_s", "wait", meanRun, 3}, {"wait_s_k4", "wait, 4 GPUs", meanRun, 3}, {"wait_s_k8", "wait, 8 GPUs", meanRun, 2},
+		{"completion_s", "completion", meanRun, 3}, {"allocation_rate", "allocated %", 0.01, 1}, {"stranded_rate", "stranded %", 0.01, 1},
+	}
+	fills = []column{
+		{"at_100/allocation_rate", "allocated %", 0.01, 2}, {"at_130/allocation_rate", "at 130 %", 0.01, 2},
+		{"at_100/placed_rate", "pods placed %", 0.01, 2}, {"at_130/placed_rate", "at 130 %", 0.01, 2},
+		{"at_100/stranded_rate", "stranded %", 0.01, 2}, {"at_100/quality", "quality", 1, 3},
+		{"at_100/quality_cluster", "in cluster", 1, 3}, {"at_100/link_gbps", "links GB/s", 1, 1},
+	}
+)
+
+// data finds summaries by scenario, policy and metric.
+type data map[[3]string]study.Estimate
+
+func newData(summaries []study.Summary) data {
+	d := data{}
+	for _, s := range summaries {
+		d[[3]string{s.Scenario, s.Policy, s.Metric}] = s.Estimate
+	}
+	return d
+}
+
+func (d data) has(s *study.Scenario, metric string) bool {
+	return slices.ContainsFunc(s.Policies, func(v study.Variant) bool {
+		_, ok := d[[3]string{s.Name, v.Name, metric}]
+		return ok
+	})
+}
+
+// table is a scenario's results as text.
+type table struct {
+	header []string
+	rows   [][]string
+}
+
+// of makes the table of a scenario.
+func (d data) of(s *study.Scenario) table {
+	all := columns
+	if s.List != "" {
+		all = fills
+	}
+	t := table{header: []string{"policy"}}
+	var used []column
+	for _, c := range all {
+		if d.has(s, c.metric) {
+			used = append(used, c)
+			t.header = append(t.header, c.title)
+		}
+	}
+	for _, v := range s.Policies {
+		row := []string{v.Name}
+		for _, c := range used {
+			row = append(row, d.cell(s.Name, v.Name, c))
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t
+}
+
+func (d data) cell(scenario, policy string, c column) string {
+	e, ok := d[[3]string{scenario, policy, c.metric}]
+	if !ok {
+		return "–"
+	}
+	text := fmt.Sprintf("%.*f", c.digits, e.Mean/c.unit)
+	if e.Count > 1 {
+		text += fmt.Sprintf(" ± %.*f", c.digits, e.Half/c.unit)
+	}
+	return text
+}
+
+// markdown writes the table.
+func (t table) markdown(b *strings.Builder) {
+	line := func(cells []string) {
+		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
+	}
+	line(t.header)
+	b.WriteString("|" + strings.Repeat("---|", len(t.header)) + "\n")
+	for _, r := range t.rows {
+		line(r)
+	}
+}
+
+// Tables returns the tables of all scenarios that have results as Markdown, with the
+// verdicts in front. It says nothing about the times of decisions.
+func Tables(scenarios []study.Scenario, summaries []study.Summary, verdicts []study.Verdict) string {
+	d := newData(summaries)
+	var b strings.Builder
+	if len(verdicts) > 0 {
+		b.WriteString("### Targets\n\n")
+		verdictTable(verdicts).markdown(&b)
+		b.WriteString("\n")
+	}
+	for i := range scenarios {
+		s := &scenarios[i]
+		fmt.Fprintf(&b, "### %s\n\nScenario `%s`, %s.\n\n", s.Title, s.Name, seedsText(s))
+		d.of(s).markdown(&b)
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func verdictTable(verdicts []study.Verdict) table {
+	t := table{header: []string{"target", "scenario", "measured", "verdict"}}
+	for _, v := range verdicts {
+		t.rows = append(t.rows, []string{v.Target, v.Scenario, v.Measured, string(v.Outcome)})
+	}
+	return t
+}
+
+// TimeTable returns the mean times of decisions as Markdown, in microseconds, for the
+// policies of the given scenarios that have a name in common.
+func TimeTable(scenarios []study.Scenario, summaries []study.Summary) string {
+	d := newData(summaries)
+	t := table{header: []string{"policy"}}
+	var policies []string
+	for i := range scenarios {
+		t.header = append(t.header, scenarios[i].Name)
+		for _, v := range scenarios[i].Policies {
+			if !slices.Contains(policies, v.Name) {
+				policies = append(policies, v.Name)
+			}
+		}
+	}
+	for _, p := range policies {
+		row := []string{p}
+		for i := range scenarios {
+			row = append(row, d.cell(scenarios[i].Name, p, column{study.DecisionMetric, "", 1, 1}))
+		}
+		t.rows = append(t.rows, row)
+	}
+	var b strings.Builder
+	t.markdown(&b)
+	return b.String()
+}
+
+// Markers around generated text in a document.
+const (
+	tablesBegin, tablesEnd = "<!-- tables: generated by `make sim` -->\n", "<!-- end of tables -->\n"
+	timesBegin, timesEnd   = "<!-- times: generated by `make sim` -->\n", "<!-- end of times -->\n"
+)
+
+// Update returns the document with its generated parts replaced, and whether its
+// tables were what they are now. Times of decisions always differ and do not count.
+func Update(document, tables, times string) (updated string, same bool, err error) {
+	updated, old, err := replace(document, tablesBegin, tablesEnd, tables)
+	if err != nil {
+		return "", false, err
+	}
+	updated, _, err = replace(updated, timesBegin, timesEnd, times)
+	return updated, old == tables, err
+}
+
+// replace puts text between two markers and returns what was there.
+func replace(document, begin, end, text string) (updated, old string, err error) {
+	before, rest, ok := strings.Cut(document, begin)
+	if !ok {
+		return "", "", fmt.Errorf("updating the document: the line %q is missing", strings.TrimSpace(begin))
+	}
+	old, after, ok := strings.Cut(rest, end)
+	if !ok {
+		return "", "", fmt.Errorf("updating the document: the line %q is missing", strings.TrimSpace(end))
+	}
+	return before + begin + text + end + after, old, nil
+}
