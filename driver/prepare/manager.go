@@ -6,7 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -202,12 +205,21 @@ func (m *Manager) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim)
 	if err != nil {
 		return nil, err
 	}
-	// Nothing has happened so far. From here on, nobody else acts.
-	err = m.locked(ctx, func(document *checkpoint.Document) error {
-		return m.prepareLocked(ctx, document, claim.UID, record, planned, known)
-	})
-	if err != nil {
-		return nil, err
+	for {
+		// Nothing has happened so far. From here on, nobody else acts.
+		err := m.locked(ctx, func(document *checkpoint.Document) error {
+			return m.prepareLocked(ctx, document, claim.UID, record, planned, known)
+		})
+		overbooked, ok := errors.AsType[*overbookedError](err)
+		if ok {
+			err = m.makeRoom(ctx, overbooked)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			break
+		}
 	}
 	m.options.Status.Prepared(claim.UID, record)
 	return results(record), nil
@@ -284,7 +296,7 @@ func (m *Manager) prepareLocked(ctx context.Context, document *checkpoint.Docume
 		}
 		return m.complete(document, uid, record)
 	}
-	if err := m.makeRoom(ctx, document, uid, record, known); err != nil {
+	if err := checkRoom(document, uid, record, known); err != nil {
 		return err
 	}
 	if before != nil {
@@ -343,27 +355,72 @@ func (m *Manager) undo(uid types.UID) error {
 	return m.host.RemoveClaimRegions(uid)
 }
 
-// makeRoom makes sure that the claim fits beside the prepared ones. A claim that
-// is in the way but is gone, and that no live pod uses, is unprepared: the
-// kubelet may have missed it.
-func (m *Manager) makeRoom(ctx context.Context, document *checkpoint.Document, uid types.UID, record *checkpoint.Claim, known devices) error {
-	for {
-		found := findOverlap(uid, record, document.Claims, known)
-		if found == nil {
-			return nil
+// overbookedError says that a claim does not fit beside prepared ones.
+type overbookedError struct {
+	message string
+	others  map[types.UID]*checkpoint.Claim // those that are in the way
+}
+
+func (e *overbookedError) Error() string { return e.message }
+
+// checkRoom makes sure that the claim fits beside the prepared ones.
+func checkRoom(document *checkpoint.Document, uid types.UID, record *checkpoint.Claim, known devices) error {
+	found := findOverlap(uid, record, document.Claims, known)
+	if found == nil {
+		return nil
+	}
+	out := &overbookedError{message: found.message, others: map[types.UID]*checkpoint.Claim{}}
+	for _, other := range found.others {
+		out.others[other] = document.Claims[other]
+	}
+	return out
+}
+
+// makeRoom unprepares claims that are in the way but are gone, and that no live
+// pod uses: the kubelet may have missed them. It refuses if there is none. It asks
+// the API server, and takes the lock only after that.
+func (m *Manager) makeRoom(ctx context.Context, overbooked *overbookedError) error {
+	if len(overbooked.others) == 0 {
+		return refuse(ReasonOverlap, "%s", overbooked.message)
+	}
+	live, err := m.livePods(ctx)
+	if err != nil {
+		return fmt.Errorf("%w; looking whether other claims are gone: %w", overbooked, err)
+	}
+	var gone []types.UID
+	for _, uid := range slices.Sorted(maps.Keys(overbooked.others)) {
+		record := overbooked.others[uid]
+		if slices.ContainsFunc(record.Consumers, func(c checkpoint.Consumer) bool { return live[c.UID] }) {
+			continue
 		}
-		removed := false
-		for _, other := range found.others {
-			gone, err := m.removeIfGone(ctx, document, other)
-			if err != nil {
-				return fmt.Errorf("%s; looking whether claim %q is gone: %w", found.message, document.Claims[other], err)
-			}
-			removed = removed || gone
+		isGone, err := m.isGone(ctx, uid, record)
+		if err != nil {
+			return fmt.Errorf("%w; looking whether claim %q is gone: %w", overbooked, record, err)
 		}
-		if !removed {
-			return refuse(ReasonOverlap, "%s", found.message)
+		if isGone {
+			gone = append(gone, uid)
 		}
 	}
+	removed := false
+	err = m.locked(ctx, func(document *checkpoint.Document) error {
+		for _, uid := range gone {
+			if record := document.Claims[uid]; record != nil && !reflect.DeepEqual(record, overbooked.others[uid]) {
+				continue // somebody has prepared it anew
+			}
+			removed = true
+			if document.Claims[uid] == nil {
+				continue // somebody was faster
+			}
+			if err := m.removeGone(ctx, document, uid); err != nil {
+				return err
+			}
+		}
+		return m.host.Save(document)
+	})
+	if err == nil && !removed {
+		err = refuse(ReasonOverlap, "%s", overbooked.message)
+	}
+	return err
 }
 
 // Unprepare takes the claim's effects away. It is no error when there are none.
