@@ -66,7 +66,7 @@ func (d *driver) args(podUID string, more ...string) []string {
 		"--hami-core-library=" + d.world.library,
 		"--nri-socket=" + d.world.node.NRISocket(),
 		"--pod-uid=" + podUID,
-		"--rescan-period=10s",
+		"--rescan-period=10s", "--reconcile-period=15s",
 		"--http-address=", // two drivers run side by side
 		"-v=4",
 	}

@@ -20,6 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/topodra/topodra/api"
+	"github.com/topodra/topodra/driver/cdi"
+	"github.com/topodra/topodra/driver/checkpoint"
 )
 
 const (
@@ -37,10 +39,13 @@ const (
 type soak struct {
 	*fixture
 	random  *rand.Rand
-	created int // without those that were refused
+	named   int // how many names have been given
+	created int // without those that were replaced
 	checked int
-	refused int
 	alive   []string // in order of creation
+
+	done               [disturbances]int
+	cancelled, unlucky int // pods that were replaced, by reason
 
 	template map[string]string // by pod
 }
@@ -76,6 +81,7 @@ func TestSoak(t *testing.T) {
 			s.add()
 		}
 		s.checkBooking()
+		s.checkPrepared()
 		if name, ok := s.next(); ok {
 			s.checkOne(name)
 			progress = time.Now()
@@ -102,7 +108,8 @@ func TestSoak(t *testing.T) {
 func (s *soak) add() {
 	s.Helper()
 	templates := slices.Sorted(maps.Keys(soakTemplates))
-	name := fmt.Sprintf("pod-%d", s.created+s.refused)
+	name := fmt.Sprintf("pod-%d", s.named)
+	s.named++
 	s.template[name] = templates[s.random.IntN(len(templates))]
 	pod := s.templatePod(name, s.template[name])
 	if s.random.IntN(3) == 0 {
@@ -135,15 +142,22 @@ func (s *soak) next() (string, bool) {
 	return "", false
 }
 
-// replace has another pod take the place of one that must not be started again and whose start was refused, because the
-// driver was away when its container was made: what a Job would do. No other failure is accepted.
+// replace has another pod take the place of one that must not be restarted and whose start has failed: what a Job would do.
+// There are two reasons for which that may happen, and none is ours. A kubelet that is stopped cancels the starts that are
+// under way. And a driver that is killed in the middle of what the runtime does to create a container leaves it without limits,
+// so that it does not start; before and after that moment, its creation is refused, which the kubelet tries again.
 func (s *soak) replace(pod *corev1.Pod) {
 	s.Helper()
-	if state := podState(pod); !strings.Contains(state, "limits-were-not-set") {
+	state := podState(pod)
+	switch {
+	case strings.Contains(state, "context canceled") && s.cancelled < s.done[kubeletRestarted]*soakWindow:
+		s.cancelled++
+	case strings.Contains(state, cdi.Missing) && s.unlucky < s.done[driverKilled]:
+		s.unlucky++
+	default:
 		s.Fatalf("pod %q has failed: %s", pod.Name, state)
 	}
-	s.Logf("pod %q was refused while the driver was away", pod.Name)
-	s.refused++
+	s.Logf("pod %q is replaced: %s", pod.Name, state)
 	s.drop(pod.Name)
 	s.created--
 }
@@ -195,6 +209,32 @@ func (s *soak) checkEnded(pod *corev1.Pod) {
 	}
 }
 
+// checkPrepared adds up what the driver has prepared of every GPU.
+func (s *soak) checkPrepared() {
+	s.Helper()
+	document, err := checkpoint.NewStore(s.driver.stateDir, nodeName).Load()
+	if err != nil {
+		s.Fatal(err)
+	}
+	booked := map[string]map[string]int64{} // by device, then by capacity
+	for _, uid := range document.SortedUIDs() {
+		for i := range document.Claims[uid].Devices {
+			device := &document.Claims[uid].Devices[i]
+			if booked[device.Name] == nil {
+				booked[device.Name] = map[string]int64{}
+			}
+			for name, amount := range device.Consumed {
+				booked[device.Name][name] += amount
+			}
+		}
+	}
+	for device, amounts := range booked {
+		if amounts["memory"] > s.devices[device].memory || amounts["cores"] > 100 {
+			s.Errorf("GPU %q: prepared are %v, more than there is", device, amounts)
+		}
+	}
+}
+
 // checkBooking adds up what claims consume of every GPU.
 func (s *soak) checkBooking() {
 	s.Helper()
@@ -222,30 +262,46 @@ func (s *soak) checkBooking() {
 	}
 }
 
+// disturbance is what the soak test does to the node.
+type disturbance int
+
+const (
+	driverKilled disturbance = iota
+	driverStopped
+	driverUpdated
+	kubeletRestarted
+	disturbances
+)
+
+func (d disturbance) String() string {
+	return [disturbances]string{"driver killed", "driver stopped for a while", "driver updated", "kubelet restarted"}[d]
+}
+
 // disturb restarts something.
 func (s *soak) disturb() {
 	s.Helper()
-	kind := s.random.IntN(4)
+	kind := disturbance(s.random.IntN(int(disturbances)))
+	s.done[kind]++
 	var err error
 	switch kind {
-	case 0:
+	case driverKilled:
 		if err = s.driver.kill(); err == nil {
 			err = s.driver.start(s.ctx)
 		}
-	case 1:
+	case driverStopped:
 		if err = s.driver.stop(); err == nil {
 			time.Sleep(time.Duration(s.random.IntN(3000)) * time.Millisecond)
 			err = s.driver.start(s.ctx)
 		}
-	case 2:
+	case driverUpdated:
 		old := s.driver.current
 		if s.driver.current, err = s.driver.launch(s.ctx); err == nil {
 			err = old.Stop()
 		}
-	case 3:
+	case kubeletRestarted:
 		err = s.node.RestartKubelet(s.ctx)
 	}
-	s.Logf("after %d pods: %s", s.checked, []string{"driver killed", "driver stopped for a while", "driver updated", "kubelet restarted"}[kind])
+	s.Logf("after %d pods: %s", s.checked, kind)
 	if err != nil {
 		s.Fatal(err)
 	}
