@@ -17,8 +17,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Synchronize hears which containers there are, at each connection. It removes
-// the regions of those that are gone, and tells people about running containers
+// Synchronize hears which containers there are, at each connection; the runtime
+// makes none meanwhile. It removes the regions of those that are gone, and tells people about running containers
 // that have devices which they should not have; stopping those is not the
 // runtime's business.
 func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {

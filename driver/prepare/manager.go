@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"sync"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -91,9 +90,10 @@ type Manager struct {
 	host    Host
 	where   layout
 
-	// mu is taken before the lock between processes, so that calls of this
-	// process do not poll against each other.
-	mu sync.Mutex
+	// turn holds a token while a call is under way. It is taken before the lock
+	// between processes, so that calls of this process do not poll against each
+	// other.
+	turn chan struct{}
 }
 
 // NewManager checks the options. It touches nothing on the node.
@@ -126,7 +126,7 @@ func NewManager(options Options) (*Manager, error) {
 	if options.wrapHost != nil {
 		host = options.wrapHost(host)
 	}
-	return &Manager{options: options, host: host, where: where}, nil
+	return &Manager{options: options, host: host, where: where, turn: make(chan struct{}, 1)}, nil
 }
 
 // validate reports the first thing that is missing.
@@ -251,10 +251,14 @@ func (m *Manager) plan(ctx context.Context, uid types.UID, record *checkpoint.Cl
 // that is corrupt is set aside first, and the empty one that act then gets is
 // completed by the next Reconcile.
 func (m *Manager) locked(ctx context.Context, act func(document *checkpoint.Document) error) (finalErr error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, m.options.LockTimeout)
 	defer cancel()
+	select {
+	case m.turn <- struct{}{}:
+		defer func() { <-m.turn }()
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for another call of this driver to end: %w", ctx.Err())
+	}
 	unlock, err := m.host.Lock(ctx)
 	if err != nil {
 		return err
@@ -380,12 +384,40 @@ func checkRoom(document *checkpoint.Document, uid types.UID, record *checkpoint.
 // pod uses: the kubelet may have missed them. It refuses if there is none. It asks
 // the API server, and takes the lock only after that.
 func (m *Manager) makeRoom(ctx context.Context, overbooked *overbookedError) error {
+	gone, err := m.goneAmong(ctx, overbooked)
+	if err != nil {
+		return err
+	}
+	removed := false
+	err = m.locked(ctx, func(document *checkpoint.Document) error {
+		for _, uid := range gone {
+			record := document.Claims[uid]
+			switch {
+			case record == nil: // somebody was faster
+				removed = true
+			case reflect.DeepEqual(record, overbooked.others[uid]):
+				removed = true
+				if err := m.removeGone(ctx, document, uid); err != nil {
+					return err
+				}
+			}
+		}
+		return m.host.Save(document)
+	})
+	if err == nil && !removed {
+		err = refuse(ReasonOverlap, "%s", overbooked.message)
+	}
+	return err
+}
+
+// goneAmong looks which of the claims in the way are gone.
+func (m *Manager) goneAmong(ctx context.Context, overbooked *overbookedError) ([]types.UID, error) {
 	if len(overbooked.others) == 0 {
-		return refuse(ReasonOverlap, "%s", overbooked.message)
+		return nil, nil
 	}
 	live, err := m.livePods(ctx)
 	if err != nil {
-		return fmt.Errorf("%w; looking whether other claims are gone: %w", overbooked, err)
+		return nil, fmt.Errorf("%w; looking whether other claims are gone: %w", overbooked, err)
 	}
 	var gone []types.UID
 	for _, uid := range slices.Sorted(maps.Keys(overbooked.others)) {
@@ -395,32 +427,13 @@ func (m *Manager) makeRoom(ctx context.Context, overbooked *overbookedError) err
 		}
 		isGone, err := m.isGone(ctx, uid, record)
 		if err != nil {
-			return fmt.Errorf("%w; looking whether claim %q is gone: %w", overbooked, record, err)
+			return nil, fmt.Errorf("%w; looking whether claim %q is gone: %w", overbooked, record, err)
 		}
 		if isGone {
 			gone = append(gone, uid)
 		}
 	}
-	removed := false
-	err = m.locked(ctx, func(document *checkpoint.Document) error {
-		for _, uid := range gone {
-			if record := document.Claims[uid]; record != nil && !reflect.DeepEqual(record, overbooked.others[uid]) {
-				continue // somebody has prepared it anew
-			}
-			removed = true
-			if document.Claims[uid] == nil {
-				continue // somebody was faster
-			}
-			if err := m.removeGone(ctx, document, uid); err != nil {
-				return err
-			}
-		}
-		return m.host.Save(document)
-	})
-	if err == nil && !removed {
-		err = refuse(ReasonOverlap, "%s", overbooked.message)
-	}
-	return err
+	return gone, nil
 }
 
 // Unprepare takes the claim's effects away. It is no error when there are none.

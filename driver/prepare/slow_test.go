@@ -4,6 +4,7 @@ package prepare
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -54,12 +55,13 @@ func (c slowCluster) PodsOfNode(ctx context.Context, node string) ([]corev1.Pod,
 }
 
 // eachStall runs act once for each of its questions, with that one held back
-// until meanwhile has returned. check comes after act has.
-func eachStall(t *testing.T, f *fixture, act func(ctx context.Context, m *Manager) error, meanwhile, check func(m *Manager)) {
+// until meanwhile has returned. begin comes before, and check after.
+func eachStall(t *testing.T, f *fixture, begin func(m *Manager), act func(ctx context.Context, m *Manager) error, meanwhile, check func(m *Manager)) {
 	t.Helper()
 	for at := 0; ; at++ {
 		manager := f.manager()
 		manager.options.Cluster = slowCluster{f.cluster}
+		begin(manager)
 		s := &stall{at: at, reached: make(chan struct{}), release: make(chan struct{})}
 		done := make(chan error, 1)
 		go func() { done <- act(context.WithValue(t.Context(), stallKey{}, s), manager) }()
@@ -108,18 +110,14 @@ func TestSlowServerDelaysNobody(t *testing.T) {
 			t.Errorf("unpreparing a claim meanwhile: %v", err)
 		}
 	}
-	act := func(ctx context.Context, m *Manager) error {
+	begin := func(m *Manager) {
 		// Something to repair, and something to remove.
-		if err := m.host.RemoveSpec("uid-a"); err != nil {
-			return err
+		if err := errors.Join(m.host.RemoveSpec("uid-a"), m.Unprepare(t.Context(), c.UID)); err != nil {
+			t.Fatal(err)
 		}
-		f.prepare(m, gone)
-		if err := m.Unprepare(ctx, c.UID); err != nil {
-			return err
-		}
-		f.prepare(m, b)
-		return m.Reconcile(ctx)
+		f.prepare(m, gone, b)
 	}
+	act := func(ctx context.Context, m *Manager) error { return m.Reconcile(ctx) }
 	check := func(m *Manager) {
 		t.Helper()
 		// The last round, in which nothing was late, is made equal to the others.
@@ -129,7 +127,7 @@ func TestSlowServerDelaysNobody(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	eachStall(t, f, act, meanwhile, check)
+	eachStall(t, f, begin, act, meanwhile, check)
 }
 
 // TestSlowServerAndOverlap: the same while a claim looks whether others that are
@@ -142,13 +140,15 @@ func TestSlowServerAndOverlap(t *testing.T) {
 	next := claim("new", pods[1:2], result{request: "r", gpu: 0, memory: 60})
 	beside := claim("beside", pods[2:], result{request: "r", gpu: 1, memory: 60})
 	f.cluster.add(pods[0], pods[1], pods[2], next, beside)
-	act := func(ctx context.Context, m *Manager) error {
+	begin := func(m *Manager) {
 		f.cluster.add(pods[0])
-		if err := m.Unprepare(ctx, next.UID); err != nil {
-			return err
+		if err := m.Unprepare(t.Context(), next.UID); err != nil {
+			t.Fatal(err)
 		}
 		f.prepare(m, old)
 		f.cluster.remove(pods[0])
+	}
+	act := func(ctx context.Context, m *Manager) error {
 		_, err := m.Prepare(ctx, next)
 		return err
 	}
@@ -167,5 +167,5 @@ func TestSlowServerAndOverlap(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	eachStall(t, f, act, meanwhile, check)
+	eachStall(t, f, begin, act, meanwhile, check)
 }

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -118,7 +119,7 @@ func compareFootprints(before, after map[string][]string) []error {
 func checkNoTrace(dir string) error {
 	var errs []error
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-		errs = append(errs, fmt.Errorf("directory %q of the node is still there (%v)", dir, err))
+		errs = append(errs, fmt.Errorf("directory %q of the node: want it gone: %w", dir, cmp.Or(err, fs.ErrExist)))
 	}
 	processes, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {

@@ -172,7 +172,8 @@ func read(path string) (*Owner, error) {
 	return owner, json.Unmarshal(content, owner)
 }
 
-// Retain forgets all containers that are not known.
+// Retain forgets all containers that are not known, and removes what a process
+// that was killed was writing. Nobody may be calling Put.
 func (s *Store) Retain(known func(id string) bool) error {
 	entries, err := os.ReadDir(s.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -181,7 +182,7 @@ func (s *Store) Retain(known func(id string) bool) error {
 	if err != nil {
 		return fmt.Errorf("listing containers: %w", err)
 	}
-	var errs []error
+	errs := []error{atomicfile.RemoveTemps(s.dir)}
 	for _, entry := range entries {
 		if id, ours := strings.CutSuffix(entry.Name(), ext); ours && !strings.HasPrefix(id, ".") && !known(id) {
 			errs = append(errs, s.Remove(id))

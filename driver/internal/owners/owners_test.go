@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/topodra/topodra/internal/atomicfile"
 )
 
 func TestStore(t *testing.T) {
@@ -51,8 +53,15 @@ func TestStore(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), `container "damaged"`) || !strings.Contains(err.Error(), `container "large": it has 1048577 bytes`) || strings.Contains(err.Error(), "hidden") {
 		t.Errorf("got error %v", err)
 	}
+	temp := filepath.Join(dir, atomicfile.TempPrefix+"1")
+	if err := os.WriteFile(temp, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := store.Retain(func(id string) bool { return id == "a" }); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := os.Lstat(temp); !os.IsNotExist(err) {
+		t.Errorf("what a killed process was writing: got %v, want it gone", err)
 	}
 	if got, err := store.List(); len(got) != 1 || got["a"] == nil || err != nil {
 		t.Errorf("got %v, %v", got, err)
