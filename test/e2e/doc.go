@@ -11,6 +11,34 @@
 //	TOPODRA_E2E_LOGS      directory that keeps the logs of all processes
 //	TOPODRA_E2E_SOAK_PODS number of pods of the soak test, 200 by default
 //
+// # What is tested where
+//
+//	env and mounts, whole GPUs, distinct      TestWholeGPUs, TestFillAndRefill, TestNoClaim
+//	two pods share a GPU                      TestTwoPodsShareOneGPU
+//	several GPUs, mixed, in PCI order         TestSharesOfSeveralGPUs
+//	two claims in one container               TestTwoClaimsInOneContainer, TestTwoSharesOfOneGPUInOneContainer
+//	one claim in several containers           TestRequestsForContainers, TestWholeGPUSharedByContainers, TestRefusedShares
+//	one claim in several pods                 TestWholeGPUSharedByContainers, TestShareOfTwoPods
+//	init and sidecar containers               TestShareOfInitAndAppContainer, TestSidecarWithOwnRequest, TestRefusedShares
+//	claims from templates, status, settings   TestClaimTemplate, TestClaimStatus, TestSharingConfig
+//	what a tenant tries                       TestTenantCannotLift
+//	a container that restarts                 TestContainerRestart
+//	without NRI                               TestWithoutNRI
+//	without anything to limit with            TestNoLibrary
+//	pod deleted                               every test, and TestDriverKilled, TestKubeletRestart while somebody is away
+//	driver away when a container is created   TestDriverAwayAtCreation, TestGuardMount, TestOtherProcessIDs
+//	driver killed                             TestDriverKilled; between every two steps: TestDriverKilledBetweenSteps
+//	kubelet and containerd restarted          TestKubeletRestart, TestContainerdRestart, TestForgottenByKubelet
+//	rolling update of the driver              TestRollingUpdate
+//	reboot                                    TestReboot
+//	slices deleted by hand                    TestSlicesDeletedByHand
+//	API server away for a minute              TestAPIServerAway
+//	disk full on the state directory          TestDiskFull
+//	checkpoint damaged, orphans on disk       TestCorruptCheckpoint, TestOrphans
+//	the double shows preload, limits, region  every test with a share; blocks on disk and records: TestTwoPodsShareOneGPU
+//	200 pods, restarts, capacity, leftovers   TestSoak
+//	nothing left behind on the machine        TestMain; after a panic, Ctrl-C or kill -9: TestCrash in test/node
+//
 // # Invariants
 //
 // What a container should see is computed from the API alone, by code of its own (expect_test.go), which shares nothing with
