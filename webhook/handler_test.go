@@ -335,7 +335,7 @@ func TestOurFaultIsNotThePods(t *testing.T) {
 	}
 }
 
-func TestStraggler(t *testing.T) {
+func TestW10_StragglersAreTold(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	named := func(pod *corev1.Pod, name string, age time.Duration) *corev1.Pod {

@@ -10,7 +10,7 @@
 //   - Containers that run at the same time never use the same request. An init container uses requests of containers that
 //     start after it has ended, as far as both take the same amount of each GPU, so that a pod needs no more GPUs than it
 //     can use at once.
-//   - A percentage is an alternative per size of GPU memory, each with its exact amount. See docs/adr/0007.
+//   - A percentage is an alternative per size of GPU memory, each with its exact amount. See docs/adr/0008.
 //   - Equal demands give equal specs, byte by byte, whatever the containers are called. So templates can be named by content.
 //   - User text gets into CEL only as quoted string literals.
 //   - Pure: the same input gives the same plan. The pod is changed by Apply only.
