@@ -104,6 +104,8 @@ func (d devices) resolve(name string) (Device, error) {
 	switch {
 	case isPresent && wasPublished && device.UUID != published.UUID:
 		return Device{}, refuse(ReasonDeviceSwapped, "device %q was published as GPU %q, but now it is GPU %q", name, published.UUID, device.UUID)
+	case isPresent && wasPublished && device.ParentUUID != published.ParentUUID:
+		return Device{}, refuse(ReasonDeviceSwapped, "device %q was published as a part of GPU %q, but now it is one of GPU %q", name, published.ParentUUID, device.ParentUUID)
 	case isPresent && device.UUID == "":
 		return Device{}, refuse(ReasonDeviceGone, "device %q does not tell its UUID any more", name)
 	case isPresent:
@@ -112,7 +114,8 @@ func (d devices) resolve(name string) (Device, error) {
 		return Device{}, refuse(ReasonDeviceGone, "device %q is not on this node, and this driver has not published it", name)
 	}
 	for _, other := range sortedDevices(d.present) {
-		if published.PCIAddress != "" && other.PCIAddress == published.PCIAddress && other.Type == published.Type {
+		// MIG devices of a GPU are all at its address, so none is in another's place.
+		if published.ParentUUID == "" && published.PCIAddress != "" && other.PCIAddress == published.PCIAddress && other.Type == published.Type {
 			return Device{}, refuse(ReasonDeviceSwapped, "device %s is gone since it was published, and %s is in its place; the claim needs a new allocation",
 				published.String(), other.String())
 		}
