@@ -6,17 +6,25 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
+	"github.com/topodra/topodra/driver/cdi"
 	"github.com/topodra/topodra/driver/device"
+	"github.com/topodra/topodra/driver/enforce/hamicore"
 	"github.com/topodra/topodra/driver/health"
 	gpumetrics "github.com/topodra/topodra/driver/metrics"
 	"github.com/topodra/topodra/driver/prepare"
@@ -164,4 +172,66 @@ func TestTelemetry(t *testing.T) {
 			t.Errorf("aliases %v: got %v", aliases, got)
 		}
 	}
+}
+
+// TestPromisesAtOnce: what a claim promises is told as soon as the kubelet has its
+// answer, by name of the container, and not any more after it is taken back. What a
+// container puts in the place of its region is skipped.
+func TestPromisesAtOnce(t *testing.T) {
+	pod, claim := claimObjects(t)
+	config := runConfig(t, step{snapshot: snapshotOf("a")})
+	config.Client = fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a", UID: "uid"}}, pod, claim)
+	config.HTTPAddress = freeAddress(t)
+	state := t.TempDir()
+	config.Claims = &ClaimsConfig{
+		StateDir: filepath.Join(state, "state"), CDIDir: filepath.Join(state, "cdi"), Base: cdi.Simulated{}, Enforcer: &fakeEnforcer{}, NRISocket: filepath.Join(state, "no-nri.sock"),
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, config) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	eventually(t, "readiness", func() bool { code, _ := get(t, config.HTTPAddress, "/readyz"); return code == http.StatusOK })
+	const labels = `{claim="claim",container="main",device_uuid="GPU-a",namespace="default",pod="pod"}`
+	promised := []string{
+		"topodra_container_gpu_memory_limit_bytes" + labels + " 5.36870912e+08", "topodra_container_gpu_compute_limit_ratio" + labels + " 0.5",
+		`topodra_gpu_memory_allocated_bytes{device_uuid="GPU-a"} 5.36870912e+08`, "topodra_driver_prepared_claims 1",
+	}
+	check := func(when string, want bool) {
+		t.Helper()
+		_, body := get(t, config.HTTPAddress, "/metrics")
+		for _, line := range promised {
+			if strings.Contains(body, "\n"+line+"\n") != want {
+				t.Errorf("%s: %s: want %v in %s", when, line, want, body)
+			}
+		}
+	}
+	driver := kubelet(t, filepath.Join(config.DataDir, pluginSocket))
+	asked := []*drapb.Claim{{Namespace: claim.Namespace, Name: claim.Name, Uid: string(claim.UID)}}
+	check("before", false)
+	answer, err := driver.NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: asked})
+	if err != nil || answer.GetClaims()["claim-uid"].GetError() != "" {
+		t.Fatalf("got %v, %v", answer, err)
+	}
+	check("prepared", true)
+	place := filepath.Join(config.Claims.StateDir, "regions", "claims", "claim-uid", "pod-uid_main")
+	if err := os.MkdirAll(place, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(place, hamicore.RegionFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the pipe to be skipped", func() bool {
+		_, body := get(t, config.HTTPAddress, "/metrics")
+		return strings.Contains(body, "\ntopodra_driver_regions_skipped_total{reason=\"kind\"} 1\n")
+	})
+	gone, err := driver.NodeUnprepareResources(ctx, &drapb.NodeUnprepareResourcesRequest{Claims: asked})
+	if err != nil || gone.GetClaims()["claim-uid"].GetError() != "" {
+		t.Fatalf("got %v, %v", gone, err)
+	}
+	check("unprepared", false)
 }
