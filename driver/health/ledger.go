@@ -385,6 +385,13 @@ func (c *Condition) check() error {
 	return nil
 }
 
+// holds says whether a target has a condition of one of the kinds.
+func (l *Ledger) holds(target device.UUID, kinds ...Kind) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(kinds, func(kind Kind) bool { return l.conditions[id{target, kind}] != nil })
+}
+
 // known lists the GPUs that were there in this boot, in order.
 func (l *Ledger) known() []device.UUID {
 	l.mu.Lock()

@@ -227,7 +227,9 @@ func (m *Monitor) Look(ctx context.Context) {
 // failed notes a look that failed as a whole.
 func (m *Monitor) failed(ctx context.Context, err error) {
 	m.failures++
-	klog.FromContext(ctx).Error(err, "Looking at the GPUs failed", "timesInARow", m.failures)
+	if m.failures <= failuresToTaint {
+		klog.FromContext(ctx).Error(err, "Looking at the GPUs failed", "timesInARow", m.failures)
+	}
 	if m.failures >= failuresToTaint {
 		m.ledger.Raise(sourceNode, AllDevices, nvmlFinding(err))
 	}
@@ -283,6 +285,9 @@ func (m *Monitor) migOf(gpu device.UUID) []migDevice {
 func (m *Monitor) Complete(snapshot *device.Snapshot, names func(*device.Snapshot) map[device.UUID]string) *device.Snapshot {
 	full, missing := m.ledger.complete(snapshot)
 	for _, uuid := range missing {
+		if m.ledger.holds(uuid, KindLost, KindHangs) {
+			continue // Why it is missing is known better.
+		}
 		m.ledger.Raise(sourceGPU, uuid, LostFinding("missing", "it is not among the GPUs of the node any more"))
 	}
 	named := names(full)

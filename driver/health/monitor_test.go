@@ -250,6 +250,34 @@ func TestLinksChange(t *testing.T) {
 	}
 }
 
+// TestMissingIsNotNews: a GPU that a discovery leaves out because it is lost or hangs
+// keeps the reason that is known, look after look and discovery after discovery; one of
+// which nothing is known is missing.
+func TestMissingIsNotNews(t *testing.T) {
+	t.Parallel()
+	for want, seen := range map[string][]Observation{
+		"lost=lost:NoSchedule":            {{UUID: "GPU-0", Lost: "x"}, well("GPU-1")},
+		"not-responding=hangs:NoSchedule": {{UUID: "GPU-0", Hangs: "x"}, well("GPU-1")},
+		"lost=missing:NoSchedule":         {well("GPU-1")},
+	} {
+		m, prober, _, _ := newMonitor(t)
+		log := changes(m.ledger)
+		prober.set(nil, seen...)
+		for range 3 {
+			m.Look(t.Context())
+			m.Complete(without(snapshotOf(2), 0), names)
+		}
+		if diff := cmp.Diff([2][]string{{want}, nil}, taintsOf(m)); diff != "" || len(*log) != 1 {
+			t.Errorf("changes %q: %s", *log, diff)
+		}
+	}
+	m, _, _, _ := newMonitor(t)
+	m.Complete(without(snapshotOf(2), 0), names)
+	if diff := cmp.Diff([2][]string{{"lost=missing:NoSchedule"}, nil}, taintsOf(m)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestReport: the health of devices in order of publication, with MIG devices in
 // place of their GPU; what was not looked at for long, or ever, is unknown, and what
 // others do with a GPU does not make it ill.
