@@ -93,7 +93,7 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 		r.check("recording", r.record)
 		r.check("publishing", r.publish)
 		r.check("cdi", func(note func(string)) error { return r.cdi(ctx, note) })
-		r.check("discovery again", func(note func(string)) error { return r.again(ctx) })
+		r.check("discovery again", func(func(string)) error { return r.again(ctx) })
 	}
 	if options.Limits != nil {
 		r.check("memory limits of the GPU driver", func(note func(string)) error {
@@ -270,11 +270,7 @@ func (r *run) cdi(ctx context.Context, note func(string)) (finalErr error) {
 		return err
 	}
 	note(fmt.Sprintf("%d devices, %d paths of the host", len(devices), len(cdi.HostPaths(spec))))
-	if err := r.options.Paths.Check(spec); err != nil {
-		// Only where the toolkit is not installed, its hook is missing.
-		return err
-	}
-	return nil
+	return r.options.Paths.Check(spec)
 }
 
 // again makes sure that a second look finds the same devices.
