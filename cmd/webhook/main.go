@@ -120,7 +120,7 @@ func newManager(opts *options, config *rest.Config, client kubernetes.Interface,
 		return nil, fmt.Errorf("preparing: %w", err)
 	}
 	counts := newCounts(keeper)
-	server.Register(webhook.Path, &admission.Webhook{Handler: &webhook.Handler{
+	mgr.GetWebhookServer().Register(webhook.Path, &admission.Webhook{Handler: &webhook.Handler{
 		Config: opts.config, Client: client, Inventory: stock, Count: counts.pod,
 		Templates: &templates.Store{Client: client, Grace: opts.templateGrace},
 	}})
@@ -137,7 +137,7 @@ func newManager(opts *options, config *rest.Config, client kubernetes.Interface,
 	errs = append(errs,
 		mgr.AddReadyzCheck("certificate", func(*http.Request) error { return keeper.Ready() }),
 		mgr.AddReadyzCheck("inventory", func(*http.Request) error { return stock.Ready() }),
-		mgr.AddReadyzCheck("server", server.StartedChecker()),
+		mgr.AddReadyzCheck("server", mgr.GetWebhookServer().StartedChecker()),
 		mgr.AddHealthzCheck("ping", func(*http.Request) error { return nil }),
 	)
 	if err := errors.Join(errs...); err != nil {

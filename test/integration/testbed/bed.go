@@ -40,6 +40,8 @@ type Options struct {
 	Nodes []Node
 	// Scheduler changes the shipped scheduler configuration; nil leaves it as it is.
 	Scheduler func(*SchedulerConfig)
+	// Cluster changes the control plane.
+	Cluster cluster.Options
 	// Manifests are files or directories with further objects, relative to the repository.
 	Manifests []string
 }
@@ -84,7 +86,7 @@ func Start(ctx context.Context, options Options) (*Bed, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := cluster.Start(ctx, cluster.Options{})
+	c, err := cluster.Start(ctx, options.Cluster)
 	if err != nil {
 		return nil, err
 	}
