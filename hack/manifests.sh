@@ -9,7 +9,7 @@ helm=${HELM:-bin/tools/helm}
 namespace=topodra-system
 
 # Folders whose YAML files are all generated.
-readonly folders=(base driver policies scheduler kustomize/base)
+readonly folders=(base driver policies scheduler webhook kustomize/base)
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -39,6 +39,8 @@ render -s templates/scheduler/config.yaml |
 	generated scheduler/scheduler-config.yaml
 # Outside of the chart it is not known whether the driver evicts pods.
 render -s templates/namespace.yaml -s templates/driver/rbac.yaml --set namespace.create=true,driver.onViolation=Evict | generated driver/rbac.yaml
+render -s templates/webhook/rbac.yaml | generated webhook/rbac.yaml
+render -s templates/webhook/configuration.yaml | generated webhook/configuration.yaml
 for policy in manifests/chart/templates/policies/*.yaml; do
 	name=$(basename "$policy")
 	case $name in

@@ -203,10 +203,16 @@ func placed(t *testing.T, name string) *resourceapi.ResourceClaim {
 	return claim
 }
 
-// Installed with helm, with RBAC on and the policies in force: two replicas of the scheduler and a driver, each with the rendered
+// Installed with helm, with RBAC on and the policies in force: two replicas of the scheduler, a driver and a webhook, each with the rendered
 // arguments and nothing but the token of its pod, place a job, prepare it, and take over from one another.
 func TestComponents(t *testing.T) {
 	bed.install(t, simulated...)
+	t.Cleanup(func() {
+		err := bed.Client().CoreV1().Secrets(release.Namespace).Delete(context.Background(), "topodra-webhook-tls", metav1.DeleteOptions{})
+		if err != nil {
+			t.Error(err)
+		}
+	})
 	rendered := bed.helm(t, "get", "manifest", release.Name)
 	wantPoliciesChecked(t)
 	node(t, gpuNode)
@@ -220,6 +226,7 @@ func TestComponents(t *testing.T) {
 	}
 	_, config := podOf(t, rendered, "Deployment", "topodra-scheduler", strings.ToLower(host), "")
 	first := release.StartScheduler(t, bed.Cluster, rendered, "replica-1", config)
+	hook := startWebhook(t, rendered)
 	job(t, "quad", 4)
 	claim := placed(t, "quad")
 	if got := len(claim.Status.Allocation.Devices.Results); got != 4 {
@@ -240,7 +247,8 @@ func TestComponents(t *testing.T) {
 	job(t, "pair", 2)
 	placed(t, "pair")
 	t.Logf("the other replica took over within %s", time.Since(started).Round(time.Second))
-	for _, process := range []*cluster.Process{first, second, d.Process} {
+	classic(t, "classic")
+	for _, process := range []*cluster.Process{first, second, d.Process, hook} {
 		release.WantNothingDenied(t, process)
 	}
 }

@@ -48,7 +48,8 @@ var variants = map[string][]string{
 	"simulated":            {"--set", "driver.simulatedMachineConfigMap=machine,driver.nvidiaDriverRoot=/run/nvidia/driver"},
 	"driver root":          {"--set", "driver.nvidiaDriverRoot=/run/nvidia/driver"},
 	"scheduler only":       {"--set", "driver.enabled=false"},
-	"driver only":          {"--set", "scheduler.enabled=false"},
+	"driver only":          {"--set", "scheduler.enabled=false,webhook.enabled=false"},
+	"webhook":              {"--set", "webhook.replicas=1,webhook.failurePolicy=Ignore,webhook.excludedNamespaces={monitoring,kube-system},webhook.extraArgs={--collect-period=5m}"},
 }
 
 // The API server takes every object of every variant, with no field that it does not know.
@@ -149,8 +150,8 @@ func TestPodSecurity(t *testing.T) {
 			}
 		}
 	}
-	if workloads < 2 {
-		t.Errorf("%d workloads, want a scheduler and a driver at least", workloads)
+	if workloads != 3 {
+		t.Errorf("%d workloads, want scheduler, driver and webhook", workloads)
 	}
 }
 
@@ -181,6 +182,9 @@ func TestValues(t *testing.T) {
 		"networkPolicies.apiServerPorts[0]=70000":     "/networkPolicies/apiServerPorts/0",
 		"image.pullPolicy=Sometimes":                  "/image/pullPolicy",
 		"deviceClasses.extendedResourceName=gpu":      "/deviceClasses/extendedResourceName",
+		"webhook.foreignScheduler=Kill":               "/webhook/foreignScheduler",
+		"webhook.failurePolicy=Hope":                  "/webhook/failurePolicy",
+		"webhook.excludedNamespaces[0]=A":             "/webhook/excludedNamespaces/0",
 		"metrics.serviceMonitors.interval=often":      "/metrics/serviceMonitors/interval",
 		"namespace.create=yes please":                 "/namespace/create",
 	} {
