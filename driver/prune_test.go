@@ -3,6 +3,7 @@
 package driver
 
 import (
+	"context"
 	"debug/elf"
 	"encoding/binary"
 	"errors"
@@ -14,7 +15,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/driver/cdi"
@@ -148,5 +151,46 @@ func TestPruneVersions(t *testing.T) {
 	require("for good", 24*time.Hour, third)
 	if err := current.Check(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// pruningEnforcer counts how often it is asked to prune.
+type pruningEnforcer struct {
+	fakeEnforcer
+	asked int
+}
+
+func (e *pruningEnforcer) Prune(func(dir string) bool) error {
+	e.asked++
+	return nil
+}
+
+// TestReconcilePrunes: old versions are looked for at the start and after each
+// reconciliation that worked, and not when it is unknown what is in use.
+func TestReconcilePrunes(t *testing.T) {
+	t.Parallel()
+	config := runConfig(t, step{snapshot: snapshotOf("a")})
+	enforcer := &pruningEnforcer{}
+	config.Claims = &ClaimsConfig{StateDir: t.TempDir(), CDIDir: t.TempDir(), Base: cdi.Simulated{}, Enforcer: enforcer, ReconcilePeriod: time.Hour}
+	ctx, cancel := context.WithCancel(t.Context())
+	started, err := startClaims(ctx, &config, newInventory(config.Source, config.Publish), &eventSink{recorder: record.NewFakeRecorder(10), node: &corev1.ObjectReference{Kind: "Node", Name: "node-a"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel() // The loop does not come in between.
+	started.wait()
+	if enforcer.asked != 1 {
+		t.Errorf("at the start it was asked %d times", enforcer.asked)
+	}
+	started.reconcile(t.Context())
+	if enforcer.asked != 2 {
+		t.Errorf("after a reconciliation it was asked %d times", enforcer.asked)
+	}
+	if err := os.WriteFile(filepath.Join(config.Claims.CDIDir, "k8s.gpu.topodra.dev-claim_x.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	started.pruning.prune(t.Context())
+	if enforcer.asked != 2 {
+		t.Error("it was asked although a spec cannot be read")
 	}
 }
