@@ -75,9 +75,8 @@ func TestMIGIdentity(t *testing.T) {
 				f.prepare(manager, c)
 			}
 			test.change(f)
-			if !t.Run(name, func(t *testing.T) { requireRefusal(t, manager, c, test.reason, test.want) }) {
-				t.Errorf("prepared before: %v", preparedBefore)
-			}
+			t.Log(name, preparedBefore)
+			requireRefusal(t, manager, c, test.reason, test.want)
 		}
 	}
 }

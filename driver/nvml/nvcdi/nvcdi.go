@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -113,11 +114,37 @@ func (b *Base) Edits(ctx context.Context, uuids []string) (*cdi.BaseEdits, error
 		if len(devices) == 0 || len(devices[0].ContainerEdits.DeviceNodes) == 0 {
 			return nil, fmt.Errorf("asking nvidia-container-toolkit for device %q: it has no device file below %q yet; is the kernel module loaded?", uuid, b.options.DevRoot)
 		}
+		if strings.HasPrefix(uuid, migPrefix) && countCapabilities(devices[0].ContainerEdits.DeviceNodes) < migCapabilities {
+			return nil, fmt.Errorf("asking nvidia-container-toolkit for MIG device %q: the files of its capabilities are missing below %q; make them with nvidia-modprobe -f or nvidia-ctk system create-device-nodes",
+				uuid, filepath.Join(b.options.DevRoot, capabilityDir))
+		}
 		if out.Devices[uuid], err = b.forHost(devices[0].ContainerEdits); err != nil {
 			return nil, err
 		}
 	}
 	return out, nil
+}
+
+const (
+	// migPrefix begins the UUIDs of MIG devices.
+	migPrefix = "MIG-"
+
+	// capabilityDir has a file for every GPU instance and compute instance, and a
+	// container needs both of its MIG device. The toolkit leaves out files that are
+	// not there.
+	capabilityDir   = "/dev/nvidia-caps"
+	migCapabilities = 2
+)
+
+// countCapabilities counts the files of capabilities.
+func countCapabilities(nodes []*specs.DeviceNode) int {
+	n := 0
+	for _, node := range nodes {
+		if strings.HasPrefix(node.Path, capabilityDir+"/") {
+			n++
+		}
+	}
+	return n
 }
 
 // forHost turns paths of this process into paths of the host.
