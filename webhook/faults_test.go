@@ -3,6 +3,7 @@
 package webhook
 
 import (
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -289,9 +290,7 @@ func TestV07_ForgedAssignmentIsRemoved(t *testing.T) {
 	pod := podOf("nvidia.com/gpu", "1")
 	pod.Annotations = map[string]string{"keep": "me"}
 	pod.Labels = map[string]string{"hami.io/vgpu-node": "label"}
-	for key, value := range forged {
-		pod.Annotations[key] = value
-	}
+	maps.Copy(pod.Annotations, forged)
 	got, response := admit(t, h, pod)
 	if diff := cmp.Diff(map[string]string{"keep": "me"}, got.Annotations); diff != "" || len(response.Warnings) != len(forged) {
 		t.Errorf("annotations: %s; warnings: %q", diff, response.Warnings)

@@ -51,19 +51,24 @@ func (h *Handler) wantsOurs(ctx context.Context, namespace string, pod *corev1.P
 			warnings = append(warnings, warning)
 		}
 	}
-	resources := map[string]bool{}
+	return slices.ContainsFunc(h.extendedResources(pod), func(name string) bool { return h.Inventory.OursByResource(ctx, name) }), warnings, nil
+}
+
+// extendedResources are those that the pod asks for and that are not about to be converted, sorted.
+func (h *Handler) extendedResources(pod *corev1.Pod) []string {
+	names := map[string]bool{}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			for _, amounts := range []corev1.ResourceList{list[i].Resources.Limits, list[i].Resources.Requests} {
 				for name, amount := range amounts {
 					if strings.Contains(string(name), "/") && !amount.IsZero() && !h.classicName(name) {
-						resources[string(name)] = true
+						names[string(name)] = true
 					}
 				}
 			}
 		}
 	}
-	return slices.ContainsFunc(slices.Sorted(maps.Keys(resources)), func(name string) bool { return h.Inventory.OursByResource(ctx, name) }), warnings, nil
+	return slices.Sorted(maps.Keys(names))
 }
 
 // classicName says whether a resource is about to be converted.

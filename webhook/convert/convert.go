@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -95,14 +96,11 @@ func requestName(i int) string { return fmt.Sprintf("gpu-%d", i) }
 
 // sizesText lists sizes for people.
 func sizesText(sizes []int64) string {
-	text := ""
+	texts := make([]string, len(sizes))
 	for i, size := range sizes {
-		if i > 0 {
-			text += ", "
-		}
-		text += resource.NewQuantity(size, resource.BinarySI).String()
+		texts[i] = resource.NewQuantity(size, resource.BinarySI).String()
 	}
-	return text
+	return strings.Join(texts, ", ")
 }
 
 // request makes the request of a group.

@@ -69,7 +69,7 @@ func candidates(all []unit, needs []classic.Need, i int, shareInit bool) []int {
 		}
 	}
 	if need.PerGPU.Whole() {
-		usable := append(fromHolders, pool...)
+		usable := slices.Concat(fromHolders, pool)
 		return usable[:min(len(usable), need.GPUs)]
 	}
 	for holder := range needs {
