@@ -74,24 +74,9 @@ func (v *versions) prune(ctx context.Context) {
 
 // inUse finds out which directories specs and containers refer to.
 func (v *versions) inUse() (func(dir string) bool, error) {
-	specs, err := cdi.NewDir(v.cdiDir)
+	paths, err := v.specPaths()
 	if err != nil {
 		return nil, err
-	}
-	claims, err := specs.List()
-	if err != nil {
-		return nil, err
-	}
-	var paths []string
-	for _, claim := range claims {
-		spec, err := specs.Read(claim)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // It has just gone.
-		}
-		if err != nil {
-			return nil, err
-		}
-		paths = append(paths, cdi.HostPaths(spec)...)
 	}
 	containers, err := v.owners.List()
 	if err != nil {
@@ -115,4 +100,28 @@ func (v *versions) inUse() (func(dir string) bool, error) {
 		}
 		return false
 	}, nil
+}
+
+// specPaths are the paths of the host in all CDI specs of claims.
+func (v *versions) specPaths() ([]string, error) {
+	specs, err := cdi.NewDir(v.cdiDir)
+	if err != nil {
+		return nil, err
+	}
+	claims, err := specs.List()
+	if err != nil {
+		return nil, err
+	}
+	var paths []string
+	for _, claim := range claims {
+		spec, err := specs.Read(claim)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // It has just gone.
+		}
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, cdi.HostPaths(spec)...)
+	}
+	return paths, nil
 }
