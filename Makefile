@@ -27,6 +27,8 @@ OUT ?=
 # The simulated nodes of `make cluster`: NAME=MACHINE,…
 MACHINES := topology/topotest/machines
 NODES ?= cube-mesh=$(MACHINES)/dgx1v_8xv100.json,nvswitch=$(MACHINES)/hgxh100_8x_numa2.json,pairs=$(MACHINES)/h100nvl_8x_pairs.json,pcie=$(MACHINES)/rtx4090_8x_all_sys.json
+# Further arguments for the program behind `make sim`, such as --only openb/ or --write.
+SIM_ARGS ?=
 # Further arguments for the program behind `make cluster`.
 CLUSTER_ARGS ?=
 
@@ -95,6 +97,7 @@ $(eval $(call build_ours,./cmd/webhook,topodra-webhook))
 $(eval $(call build_ours,./cmd/kubectl-topodra,kubectl-topodra))
 $(eval $(call build_ours,./test/cluster/cmd/topodra-cluster,topodra-cluster))
 $(eval $(call build_ours,./test/demo/cmd/topodra-demo,topodra-demo))
+$(eval $(call build_ours,./cmd/topodra-sim,topodra-sim))
 
 .PHONY: helm
 helm: $(TOOLS)/helm ## Build helm into bin/tools.
@@ -112,6 +115,11 @@ demo: binaries topodra-demo ## Place GPU jobs with the stock scheduler and with 
 .PHONY: cluster
 cluster: binaries ## Leave a cluster with simulated GPU nodes running until Ctrl-C; NODES=name=machine.json,… chooses them.
 	@exec $(BIN)/topodra-cluster --nodes '$(NODES)' $(CLUSTER_ARGS)
+
+# Two runs at a time; what comes out does not depend on it.
+.PHONY: sim
+sim: topodra-sim ## Simulate placement policies, say which targets are met and whether the tables of docs/results.md come out again.
+	$(BIN)/topodra-sim study --document docs/results.md $(SIM_ARGS)
 
 ##@ Test
 
