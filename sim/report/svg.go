@@ -173,6 +173,7 @@ func scatter(title, xTitle, yTitle string, list []point) string {
 		xs, ys = append(xs, p.x), append(ys, p.y)
 	}
 	x, y := s.frame(axisOf(xTitle, xs), axisOf(yTitle, ys))
+	var taken labels
 	for _, p := range list {
 		colour, weight := muted, ""
 		if p.label == ours {
@@ -182,9 +183,35 @@ func scatter(title, xTitle, yTitle string, list []point) string {
 		s.line(x(p.x.Mean-p.x.Half), y(p.y.Mean), x(p.x.Mean+p.x.Half), y(p.y.Mean), stroke)
 		s.line(x(p.x.Mean), y(p.y.Mean-p.y.Half), x(p.x.Mean), y(p.y.Mean+p.y.Half), stroke)
 		fmt.Fprintf(&s.body, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4.5\" fill=\"%s\"/>\n", x(p.x.Mean), y(p.y.Mean), colour)
-		s.text(x(p.x.Mean)+8, y(p.y.Mean)-6, "start", p.label, weight)
+		at := taken.free(x(p.x.Mean)+8, y(p.y.Mean)-6, p.label)
+		s.text(x(p.x.Mean)+8, at, "start", p.label, weight)
 	}
 	return s.String()
+}
+
+// labels are the places of texts, to keep them apart.
+type labels [][3]float64 // left, right, base line
+
+// Sizes of letters, about.
+const (
+	letterWidth = 7
+	textHeight  = 13
+)
+
+// free returns the base line for a text that starts at x, the first one from y upwards
+// where it covers no other.
+func (l *labels) free(x, y float64, text string) float64 {
+	right := x + letterWidth*float64(len(text))
+	for again := true; again; {
+		again = false
+		for _, o := range *l {
+			if x < o[1] && o[0] < right && math.Abs(y-o[2]) < textHeight {
+				y, again = o[2]-textHeight, true
+			}
+		}
+	}
+	*l = append(*l, [3]float64{x, right, y})
+	return y
 }
 
 // series is a line through points.
