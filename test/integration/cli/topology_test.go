@@ -34,6 +34,8 @@ const (
 	nobody   = "nobody"    // no rights at all
 	noPods   = "no-pods"   // may list slices and claims
 	noClaims = "no-claims" // may list slices only
+	watcher  = "watcher"   // may list and watch slices and claims
+	owner    = "owner"     // may look at pods and claims of the namespace default, and at slices, and at no more
 )
 
 const manifests = `
@@ -63,6 +65,46 @@ metadata: {name: claims}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: claims}
 subjects:
 - {apiGroup: rbac.authorization.k8s.io, kind: User, name: no-pods}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: watch}
+rules:
+- {apiGroups: [resource.k8s.io], resources: [resourceslices, resourceclaims], verbs: [list, watch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: watch}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: watch}
+subjects:
+- {apiGroup: rbac.authorization.k8s.io, kind: User, name: watcher}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: look}
+rules:
+- {apiGroups: [resource.k8s.io], resources: [resourceslices, deviceclasses], verbs: [list]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: look}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: look}
+subjects:
+- {apiGroup: rbac.authorization.k8s.io, kind: User, name: owner}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: own, namespace: default}
+rules:
+- {apiGroups: [""], resources: [pods], verbs: [get, list]}
+- {apiGroups: [resource.k8s.io], resources: [resourceclaims], verbs: [get]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: own, namespace: default}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: own}
+subjects:
+- {apiGroup: rbac.authorization.k8s.io, kind: User, name: owner}
 `
 
 // env is a cluster with the program under test.
@@ -76,9 +118,11 @@ type env struct {
 type result struct {
 	stdout, stderr string
 	failed         bool
+	status         int
 }
 
-func newEnv(t *testing.T) *env {
+// newEnv starts a cluster with feature gates, and builds the program.
+func newEnv(t *testing.T, gates string) *env {
 	t.Helper()
 	root, err := cluster.RepoRoot()
 	if err != nil {
@@ -91,7 +135,8 @@ func newEnv(t *testing.T) *env {
 		t.Fatalf("building the program: %v\n%s", err, out)
 	}
 	c, err := cluster.Start(context.WithoutCancel(t.Context()), cluster.Options{
-		Users: map[string][]string{nobody: nil, noPods: nil, noClaims: nil},
+		FeatureGates: gates,
+		Users:        map[string][]string{nobody: nil, noPods: nil, noClaims: nil, watcher: nil, owner: nil},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +149,7 @@ func newEnv(t *testing.T) *env {
 	if err := c.ApplyYAML(t.Context(), []byte(manifests)); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Apply(t.Context(), []string{filepath.Join(root, "manifests")}, "DeviceClass"); err != nil {
+	if err := c.Apply(t.Context(), []string{filepath.Join(root, "manifests", "base", "deviceclasses.yaml")}); err != nil {
 		t.Fatal(err)
 	}
 	return &env{Cluster: c, program: program, root: root}
@@ -128,7 +173,7 @@ func (e *env) run(t *testing.T, user string, args ...string) result {
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatalf("running the program: %v", err)
 	}
-	return result{stdout: out.String(), stderr: errOut.String(), failed: err != nil}
+	return result{stdout: out.String(), stderr: errOut.String(), failed: err != nil, status: cmd.ProcessState.ExitCode()}
 }
 
 // good runs the program as the admin and demands success without a word on the standard error.
@@ -218,7 +263,7 @@ func (e *env) pod(t *testing.T, name, claim, node string) {
 
 // TestTopology walks one cluster from nothing to GPUs in use. The steps build on each other.
 func TestTopology(t *testing.T) {
-	e := newEnv(t)
+	e := newEnv(t, "")
 	e.bad(t, cluster.UserAdmin, "no GPUs are published by driver", "topology")
 	e.bad(t, nobody, "listing ResourceSlices in the whole cluster: not allowed", "topology")
 

@@ -115,8 +115,8 @@ func (w *watcher) observe(what string, informer cache.SharedIndexInformer) error
 // failed ends the watch when nothing will ever come, and warns once otherwise: informers try again by themselves.
 func (w *watcher) failed(what string, err error) {
 	switch {
-	case errors.Is(err, io.EOF), apierrors.IsResourceExpired(err), apierrors.IsGone(err):
-		// The usual end of a watch.
+	case errors.Is(err, io.EOF), errors.Is(err, context.Canceled), apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+		// The usual ends of a watch.
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err), apierrors.IsNotFound(err):
 		explained := gather.Explain(what, err)
 		if apierrors.IsForbidden(err) {
