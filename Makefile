@@ -99,6 +99,15 @@ $(eval $(call build_ours,./test/cluster/cmd/topodra-cluster,topodra-cluster))
 $(eval $(call build_ours,./test/demo/cmd/topodra-demo,topodra-demo))
 $(eval $(call build_ours,./cmd/topodra-sim,topodra-sim))
 
+# The tag of images, and what comes before their names: IMAGE_PREFIX=registry.example.com/gpu/
+IMAGE_TAG ?= $(shell sed -n 's/^appVersion: //p' manifests/chart/Chart.yaml)
+IMAGE_PREFIX ?=
+ARCHITECTURES ?= amd64,arm64
+
+.PHONY: images
+images: ## Build container images as OCI archives into bin/images; needs a C compiler for each of ARCHITECTURES, and no registry.
+	$(GO) run ./hack/images --out $(BIN)/images --version '$(IMAGE_TAG)' --prefix '$(IMAGE_PREFIX)' --architectures '$(ARCHITECTURES)' --ldflags '$(ldflags)'
+
 .PHONY: helm
 helm: $(TOOLS)/helm ## Build helm into bin/tools.
 

@@ -78,7 +78,7 @@ type driver struct {
 func startDriver(t *testing.T, rendered []byte, node string) *driver {
 	t.Helper()
 	pod, config := podOf(t, rendered, "DaemonSet", "topodra-driver", "driver-on-"+node, node)
-	dir, err := os.MkdirTemp("", "chart-") // short, for the sockets in it
+	dir, err := os.MkdirTemp("", "chart-") //nolint:usetesting // the paths of sockets in it must be short
 	if err != nil {
 		t.Fatal(err)
 	}

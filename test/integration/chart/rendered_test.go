@@ -4,15 +4,17 @@ package chart
 
 import (
 	"context"
-	"fmt"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
 
 	"github.com/topodra/topodra/test/integration/chart/release"
 )
@@ -202,15 +204,27 @@ func TestGenerated(t *testing.T) {
 	if output, err := check.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, output)
 	}
+	kustomizer := krusty.MakeKustomizer(krusty.MakeDefaultOptions())
+	base, err := kustomizer.Run(filesys.MakeFsOnDisk(), filepath.Join(bed.root, "manifests/kustomize/base"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	built, err := base.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := objects(t, release.Render(t, "--set", "namespace.create=true")), objects(t, built)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the kustomize base differs from the chart (-chart +base):\n%s", diff)
+	}
 }
 
-// names returns the objects, sorted.
-func names(t *testing.T, rendered []byte) []string {
+// objects returns what is rendered by kind and name.
+func objects(t *testing.T, rendered []byte) map[string]map[string]any {
 	t.Helper()
-	var out []string
+	out := map[string]map[string]any{}
 	for _, object := range release.Objects(t, rendered) {
-		out = append(out, fmt.Sprintf("%s %s/%s", object.GetKind(), object.GetNamespace(), object.GetName()))
+		out[object.GetKind()+" "+object.GetNamespace()+"/"+object.GetName()] = object.Object
 	}
-	slices.Sort(out)
 	return out
 }

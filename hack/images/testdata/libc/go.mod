@@ -1,0 +1,3 @@
+module example.com/libc
+
+go 1.26.0
