@@ -26,7 +26,8 @@ any     \./webhook(/.*)?                \./(plugins|driver)(/.*)?               
 any     \./.*                           k8s\.io/kubernetes/.*                     \./(plugins|cmd/scheduler|test)(/.*)?  Kubernetes' own code is no library: only plugins and tests take it
 direct  \./.*                           github\.com/NVIDIA/go-nv(ml|lib)/.*       \./driver/nvml(/.*)?  NVML has one home
 direct  \./.*                           k8s\.io/dynamic-resource-allocation/structured(/.*)?  \./plugins/internal/kube(/.*)?  the allocator's types change with every release: one package touches them
-any     \./.*                           \./test(/.*)?|\./topology/topotest(/.*)?  \./(test|topology/topotest)(/.*)?    programs hold no test code
+any     \./.*                           \./test(/.*)?|\./topology/topotest(/.*)?|\./.*/internal/test(/.*)?  \./(test|topology/topotest|.*/internal/test)(/.*)?  programs hold no test code
+any     \./sim(/.*)?                    \./(plugins|driver|webhook)(/.*)?         -                                   the simulator runs the planner, no program around it
 RULES
 }
 
