@@ -13,6 +13,7 @@
 //
 // # What is tested where
 //
+//	the harness itself, without our driver    TestHarness
 //	env and mounts, whole GPUs, distinct      TestWholeGPUs, TestFillAndRefill, TestNoClaim
 //	two pods share a GPU                      TestTwoPodsShareOneGPU
 //	several GPUs, mixed, in PCI order         TestSharesOfSeveralGPUs
