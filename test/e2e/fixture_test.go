@@ -163,6 +163,14 @@ func (f *fixture) nothingOnDisk(known []node.Container) error {
 	return nil
 }
 
+// isNoFile reports, as an error, that a file is there.
+func isNoFile(path string) error {
+	if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		return fmt.Errorf("%q should be gone: %w", path, cmp.Or(err, fs.ErrExist))
+	}
+	return nil
+}
+
 // path is below the driver's state directory.
 func (f *fixture) path(elem ...string) string {
 	return strings.Join(append([]string{f.driver.stateDir}, elem...), "/")

@@ -49,6 +49,10 @@ func TestWithoutNRI(t *testing.T) {
 	f.claim("whole", request{})
 	f.check(f.run(f.simplePod("whole", "whole")), "main")
 
+	// The kubelet does not ask about a pod that reserves a prepared claim later. It runs; the next reconciliation tells.
+	f.run(f.simplePod("late", "share"))
+	f.eventually("share", "SharedByContainers", `container "main" of pod "late"`, `container "main" of pod "share"`)
+
 	f.claim("first", request{memory: "2Gi"})
 	f.claim("second", request{memory: "3Gi"})
 	f.create(f.simplePod("two-claims", "first", "second"))

@@ -270,8 +270,10 @@ const (
 	driverStopped
 	driverUpdated
 	kubeletRestarted
-	disturbances
 )
+
+// disturbances is how many kinds there are.
+const disturbances = 4
 
 func (d disturbance) String() string {
 	return [disturbances]string{"driver killed", "driver stopped for a while", "driver updated", "kubelet restarted"}[d]
@@ -280,7 +282,7 @@ func (d disturbance) String() string {
 // disturb restarts something.
 func (s *soak) disturb() {
 	s.Helper()
-	kind := disturbance(s.random.IntN(int(disturbances)))
+	kind := disturbance(s.random.IntN(disturbances))
 	s.done[kind]++
 	var err error
 	switch kind {

@@ -36,7 +36,8 @@
 //
 // # Limits
 //
-// cgroup version 1, hybrid and 2 are detected. Swap may be on. No kube-proxy, no DNS: pods have no services.
+// cgroup version 1, hybrid and 2 are detected; on version 2 the top must hand down cpu, memory and pids, which it cannot in a
+// container with processes at its top. Swap may be on. No kube-proxy, no DNS: pods have no services.
 //
 // # Concurrency
 //

@@ -16,10 +16,15 @@ import (
 	"syscall"
 )
 
-// wardenScript is what the warden runs.
+// wardenScript is what the warden runs, after the functions of cgroupScript.
 //
 //go:embed warden.sh
 var wardenScript string
+
+// cgroupScript makes cgroups of both versions.
+//
+//go:embed cgroup.sh
+var cgroupScript string
 
 // warden is the process that cleans up. It is not killed with the launcher.
 type warden struct {
@@ -33,7 +38,7 @@ type warden struct {
 
 // startWarden makes the node's cgroups and its mount namespace. dirs are removed at the end; the first one must exist.
 func startWarden(dirs, cgroups []string) (*warden, error) {
-	args := []string{"-c", wardenScript, "topodra-node-warden"}
+	args := []string{"-c", cgroupScript + wardenScript, "topodra-node-warden"}
 	args = append(append(append(args, dirs...), "--"), cgroups...)
 	w := &warden{cmd: exec.Command("/bin/sh", args...)} //nolint:noctx // outlives every context by design
 	w.cmd.Dir = "/"

@@ -8,7 +8,8 @@
 # It makes the cgroups and the mount namespace of the node, and prints "ready PID", where /proc/PID/ns/mnt is the
 # namespace. Then it waits for the end of its standard input, which the kernel closes when the launcher dies, however that
 # happens. It kills whatever is in the cgroups, removes them and the directories, puts kernel settings back, and prints
-# "clean", or what it could not remove, with status 1. A line on its standard input before the end is a command:
+# "clean", or what it could not remove, with status 1. The functions of cgroup.sh come before it.
+# A line on its standard input before the end is a command:
 #   kill CGROUP   kills what is in a cgroup and those below, prints "done" or what is wrong
 #   keep          only the first directory is to be removed: the launcher lives and sees to the others
 set -u
@@ -98,31 +99,9 @@ clean() {
 	exit $failed
 }
 
-# A cgroup of version 1 takes no process before it has CPUs and memory nodes.
-prepare_cgroup() {
-	mkdir -p "$1" || return 1
-	for setting in cpuset.cpus cpuset.mems; do
-		if [ -w "$1/$setting" ] && [ -z "$(cat "$1/$setting")" ] && [ -z "${2:-}" ]; then
-			cat "${1%/*}/$setting" >"$1/$setting" || return 1
-		fi
-	done
-	# Version 2 hands controllers down level by level.
-	if [ -w "$1/cgroup.subtree_control" ] && [ "${1##*/}" != system ]; then
-		for controller in $(cat "$1/cgroup.controllers"); do
-			echo "+$controller" >"$1/cgroup.subtree_control" || return 1
-		done
-	fi
-}
-
 for group in "$@"; do
-	parent=${group%/*}
-	if [ -w "$parent/cgroup.subtree_control" ]; then
-		for controller in $(cat "$parent/cgroup.controllers"); do
-			echo "+$controller" >"$parent/cgroup.subtree_control" 2>/dev/null
-		done
-	fi
 	for path in "$group" "$group/system" "$group/pods"; do
-		prepare_cgroup "$path" || { echo "cgroup \"$path\" cannot be made"; clean "$@"; }
+		said=$(prepare_cgroup "$path" 2>&1) || { echo "cgroup \"$path\" cannot be made: $said"; clean "$@"; }
 	done
 done
 
