@@ -3,6 +3,7 @@
 package node
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -28,8 +29,8 @@ var footprintSettings = []string{
 // footprintPatience is how long what dies with a node may take: links of dead network namespaces go a moment later than these.
 const footprintPatience = 20 * time.Second
 
-// Footprint lists what a node could leave behind on this machine: mounts, cgroups, network links, entries of well-known
-// directories and kernel settings.
+// Footprint lists what a node could leave behind on this machine: mounts, cgroups at the top of each hierarchy, network links,
+// entries of well-known directories and kernel settings.
 func Footprint() (map[string][]string, error) {
 	found := map[string][]string{}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
@@ -39,17 +40,21 @@ func Footprint() (map[string][]string, error) {
 	for line := range strings.Lines(string(mounts)) {
 		found["mounts"] = append(found["mounts"], strings.TrimSpace(line))
 	}
-	err = filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // somebody else's, gone meanwhile
-			return nil
-		case err == nil && entry.IsDir():
-			found["cgroups"] = append(found["cgroups"], path)
-		}
-		return err
-	})
+	hierarchies, err := cgroupMounts(bytes.NewReader(mounts))
 	if err != nil {
 		return nil, fmt.Errorf("listing cgroups: %w", err)
+	}
+	for _, hierarchy := range hierarchies {
+		// What is further down comes and goes with other programs; nodes and container runtimes begin at the top.
+		entries, err := os.ReadDir(hierarchy)
+		if err != nil {
+			return nil, fmt.Errorf("listing cgroups: %w", err)
+		}
+		for _, entry := range entries {
+			if entry.IsDir() {
+				found["cgroups"] = append(found["cgroups"], filepath.Join(hierarchy, entry.Name()))
+			}
+		}
 	}
 	links, err := net.Interfaces()
 	if err != nil {
