@@ -40,21 +40,8 @@ func Footprint() (map[string][]string, error) {
 	for line := range strings.Lines(string(mounts)) {
 		found["mounts"] = append(found["mounts"], strings.TrimSpace(line))
 	}
-	hierarchies, err := cgroupMounts(bytes.NewReader(mounts))
-	if err != nil {
+	if found["cgroups"], err = topCgroups(mounts); err != nil {
 		return nil, fmt.Errorf("listing cgroups: %w", err)
-	}
-	for _, hierarchy := range hierarchies {
-		// What is further down comes and goes with other programs; nodes and container runtimes begin at the top.
-		entries, err := os.ReadDir(hierarchy)
-		if err != nil {
-			return nil, fmt.Errorf("listing cgroups: %w", err)
-		}
-		for _, entry := range entries {
-			if entry.IsDir() {
-				found["cgroups"] = append(found["cgroups"], filepath.Join(hierarchy, entry.Name()))
-			}
-		}
 	}
 	links, err := net.Interfaces()
 	if err != nil {
@@ -78,6 +65,28 @@ func Footprint() (map[string][]string, error) {
 			return nil, fmt.Errorf("reading kernel settings: %w", err)
 		}
 		found["settings"] = append(found["settings"], setting+"="+strings.TrimSpace(string(value)))
+	}
+	return found, nil
+}
+
+// topCgroups lists the cgroups at the top of each hierarchy. What is further down comes and goes with other programs; nodes and
+// container runtimes begin at the top.
+func topCgroups(mountinfo []byte) ([]string, error) {
+	hierarchies, err := cgroupMounts(bytes.NewReader(mountinfo))
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, hierarchy := range hierarchies {
+		entries, err := os.ReadDir(hierarchy)
+		if err != nil {
+			return nil, err
+		}
+		for _, entry := range entries {
+			if entry.IsDir() {
+				found = append(found, filepath.Join(hierarchy, entry.Name()))
+			}
+		}
 	}
 	return found, nil
 }
