@@ -122,11 +122,17 @@ func (b *Beacon) lead() error {
 	return nil
 }
 
-// leads says whether the link leads to a device, ours or another driver's.
+// leads says whether the link leads to the null device, ours or another driver's. It
+// goes through a process ID, which may by now be that of a process which is no driver
+// and has something else at that place.
 func (b *Beacon) leads() bool {
-	info, err := os.Lstat(cdi.GuardDevice(filepath.Dir(b.link)))
-	return err == nil && info.Mode()&fs.ModeDevice != 0
+	var stat syscall.Stat_t
+	err := syscall.Lstat(cdi.GuardDevice(filepath.Dir(b.link)), &stat)
+	return err == nil && stat.Mode&syscall.S_IFMT == syscall.S_IFCHR && stat.Rdev == nullRdev
 }
+
+// nullRdev is the number of the null device, major 1 and minor 3.
+const nullRdev = 1<<8 | 3
 
 // douse makes our device disappear, at once, and says whether it was there.
 func (b *Beacon) douse() bool {

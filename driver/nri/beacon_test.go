@@ -241,3 +241,37 @@ func TestSharesProcessIDs(t *testing.T) {
 		t.Error("a pipe: got yes")
 	}
 }
+
+// TestBeaconIsTheNullDevice: what the process ID of a driver that has ended leads to
+// by now does not keep the beacon lit for the next one.
+func TestBeaconIsTheNullDevice(t *testing.T) {
+	t.Parallel()
+	state, elsewhere := t.TempDir(), t.TempDir()
+	b := NewBeacon(state, nil)
+	mustLight(t, b)
+	defer b.douse()
+	link := filepath.Join(state, cdi.GuardDeviceDir)
+	// Two devices that every machine has, and what is no device.
+	for name, target := range map[string]string{"zero": "/dev/zero", "tty": "/dev/tty", "file": os.DevNull + "x"} {
+		dir := filepath.Join(elsewhere, name)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(target, filepath.Join(dir, "null")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(link); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(dir, link); err != nil {
+			t.Fatal(err)
+		}
+		if b.leads() {
+			t.Errorf("a link to %s is taken for the null device", target)
+		}
+		mustLight(t, b)
+		if !b.leads() {
+			t.Errorf("the beacon is dark after the link led to %s", target)
+		}
+	}
+}

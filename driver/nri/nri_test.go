@@ -319,3 +319,30 @@ func TestCgroupPath(t *testing.T) {
 		}
 	}
 }
+
+// TestOtherNamesOfOurPaths: a pod that spells a path of ours in another way has no mount
+// on top of ours.
+func TestOtherNamesOfOurPaths(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	name := f.claims.add("claim", "r", "GPU-1", "0000:10:00.0", 10)
+	request, original := container("id", name), container("id", name)
+	for _, c := range []*api.Container{request, original} {
+		for _, destination := range []string{"/lib.so/", "//lib.so", "/x/../lib.so", "lib.so", "/region/.", "/region/mine", "/lib.so.1"} {
+			c.Mounts = append(c.Mounts, &api.Mount{Destination: destination, Source: "/tenant", Type: "bind"})
+		}
+	}
+	adjustment, _, err := f.plugin.CreateContainer(t.Context(), pod(), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, mounts := apply(t, original, adjustment)
+	want := map[string]string{
+		"/data": "/data", "/lib.so": "/lib.so", "/region": f.claims.ContainerRegion("id"),
+		// Below a directory that the pod may write to, and beside what is ours.
+		"/region/mine": "/tenant", "/lib.so.1": "/tenant",
+	}
+	if diff := cmp.Diff(want, mounts); diff != "" {
+		t.Errorf("mounts (-want +got):\n%s", diff)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -233,8 +234,24 @@ func (p *Plugin) adjust(container *api.Container, guards map[types.UID]string, e
 		set(variable.Name, variable.Value)
 	}
 	for _, mount := range edits.Mounts {
+		for _, other := range otherNames(container, mount.ContainerPath) {
+			out.RemoveMount(other)
+		}
 		out.RemoveMount(mount.ContainerPath)
 		out.AddMount(&api.Mount{Destination: mount.ContainerPath, Source: mount.HostPath, Type: "bind", Options: mount.Options()})
 	}
 	return out
+}
+
+// otherNames returns how the pod spells a path of ours in its own mounts, other than
+// we do: with a slash at the end, say. Runtimes compare and sort mounts by their
+// text, but mount what it means, so such a mount would come on top of ours.
+func otherNames(container *api.Container, ours string) []string {
+	var names []string
+	for _, mount := range container.GetMounts() {
+		if name := mount.GetDestination(); name != ours && path.Clean("/"+name) == ours {
+			names = append(names, name)
+		}
+	}
+	return names
 }
