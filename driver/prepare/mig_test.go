@@ -80,3 +80,46 @@ func TestMIGIdentity(t *testing.T) {
 		}
 	}
 }
+
+// TestMIGBesideWhole: a GPU and a MIG device of it are not for two claims, whichever
+// is prepared first, and the refusal names both claims and devices. Once the claim in
+// the way is gone, there is room.
+func TestMIGBesideWhole(t *testing.T) {
+	t.Parallel()
+	part := migDevice()
+	part.ParentUUID, part.PCIAddress = gpuDevice(0).UUID, gpuDevice(0).PCIAddress
+	inMode := []Device{gpuDevice(1), part}
+	for name, test := range map[string]struct {
+		partFirst bool
+		want      string
+	}{
+		"whole first": {false, `device mig-0123456789ab (MIG-0123456789ab at 0000:10:00.0) is allocated to claim "default/c" (request "r"), ` +
+			`which is a part of GPU gpu-aaaaaaaaaaaa (GPU-aaaaaaaaaaaa-0 at 0000:10:00.0), and that is allocated to claim "default/w" (request "whole")`},
+		"part first": {true, `device gpu-aaaaaaaaaaaa (GPU-aaaaaaaaaaaa-0 at 0000:10:00.0) is allocated to claim "default/w" (request "whole"), ` +
+			`which has MIG devices that are allocated to claim "default/c" (request "r")`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.inventory.published[part.Name] = part
+			one, two := podWith("one", "app:main=w"), podWith("two", "app:main=c")
+			first, second := claim("w", []*corev1.Pod{one}, result{request: "whole", gpu: 0}), migClaim(two)
+			before, after := f.inventory.present[:4:4], inMode
+			if test.partFirst {
+				first, second, before, after = second, first, after, before
+			}
+			f.cluster.add(one, two, first, second)
+			manager := f.manager()
+			f.inventory.present = before
+			f.prepare(manager, first)
+			f.inventory.present = after
+			requireRefusal(t, manager, second, ReasonOverlap, test.want)
+			if f.document().Claims[second.UID] != nil {
+				t.Errorf("left over: %v", f.world())
+			}
+			f.cluster.remove(first)
+			f.cluster.remove(map[bool]*corev1.Pod{false: one, true: two}[test.partFirst])
+			f.prepare(manager, second)
+		})
+	}
+}

@@ -22,8 +22,9 @@ type overlap struct {
 }
 
 // findOverlap checks the record of claim uid against all other prepared claims
-// and against itself. Devices with admin access are used beside everybody else
-// and do not count. It returns nil when everything fits.
+// and against itself, and its devices against the parts and the wholes of them that
+// others hold. Devices with admin access are used beside everybody else and do not
+// count. It returns nil when everything fits.
 func findOverlap(uid types.UID, record *checkpoint.Claim, prepared map[types.UID]*checkpoint.Claim, known devices) *overlap {
 	byUUID := map[string][]use{}
 	for i := range record.Devices {
@@ -45,7 +46,50 @@ func findOverlap(uid types.UID, record *checkpoint.Claim, prepared map[types.UID
 			return &overlap{message: message, others: otherClaims(byUUID[uuid], uid)}
 		}
 	}
+	return wholeBesidePart(uid, record, prepared)
+}
+
+// wholeBesidePart looks for a GPU that one claim holds and a MIG device of it that
+// another one holds, either way round: a GPU can change its MIG mode while it is
+// idle, whoever holds it.
+func wholeBesidePart(uid types.UID, record *checkpoint.Claim, prepared map[types.UID]*checkpoint.Claim) *overlap {
+	for i := range record.Devices {
+		mine := use{claim: uid, record: record, device: &record.Devices[i]}
+		if mine.device.AdminAccess {
+			continue
+		}
+		var uses []use
+		for _, other := range slices.Sorted(maps.Keys(prepared)) {
+			if other == uid {
+				continue
+			}
+			for j := range prepared[other].Devices {
+				if device := &prepared[other].Devices[j]; !device.AdminAccess && (isPart(mine.device, device) || isPart(device, mine.device)) {
+					uses = append(uses, use{claim: other, record: prepared[other], device: device})
+				}
+			}
+		}
+		if len(uses) == 0 {
+			continue
+		}
+		relation := "which has MIG devices that are allocated to"
+		if isPart(mine.device, uses[0].device) {
+			relation = "which is a part of GPU " + describe(uses[0].device) + ", and that is allocated to"
+		}
+		return &overlap{others: otherClaims(uses, uid), message: fmt.Sprintf("device %s is allocated to %s, %s %s",
+			describe(mine.device), holders([]use{mine}), relation, holders(uses))}
+	}
 	return nil
+}
+
+// isPart says whether part is a MIG device of the GPU whole.
+func isPart(part, whole *checkpoint.Device) bool {
+	return part.ParentUUID != "" && part.ParentUUID == whole.UUID
+}
+
+// describe names a recorded device, which need not be there any more.
+func describe(device *checkpoint.Device) string {
+	return (&Device{Name: device.Name, UUID: device.UUID, PCIAddress: device.PCIAddress}).String()
 }
 
 // use is one share of a device.

@@ -18,11 +18,13 @@ import (
 // and the claims that it names are exactly the others on one such device.
 func TestFindOverlapAgainstSums(t *testing.T) {
 	t.Parallel()
-	present := []Device{gpuDevice(0), gpuDevice(1), migDevice()}
+	part := migDevice()
+	part.ParentUUID = gpuDevice(1).UUID
+	present := []Device{gpuDevice(0), gpuDevice(1), part}
 	known := newDevices(present, func(string) (Device, bool) { return Device{}, false })
 	drawDevice := func(t *rapid.T) checkpoint.Device {
 		device := rapid.SampledFrom(present).Draw(t, "device")
-		out := checkpoint.Device{Name: device.Name, UUID: device.UUID, Request: "r", AdminAccess: rapid.IntRange(0, 5).Draw(t, "admin") == 0}
+		out := checkpoint.Device{Name: device.Name, UUID: device.UUID, ParentUUID: device.ParentUUID, Request: "r", AdminAccess: rapid.IntRange(0, 5).Draw(t, "admin") == 0}
 		if device.Shareable && rapid.IntRange(0, 9).Draw(t, "exclusive") > 0 {
 			out.Consumed = map[string]int64{"memory": rapid.Int64Range(1, 80).Draw(t, "GiB") * gib, "cores": rapid.Int64Range(0, 100).Draw(t, "cores")}
 		}
@@ -35,10 +37,15 @@ func TestFindOverlapAgainstSums(t *testing.T) {
 		}
 		uid := types.UID("uid-0")
 		got := findOverlap(uid, prepared[uid], prepared, known)
-		bad := map[string][]types.UID{} // other claims, by overbooked device of the claim
+		bad := map[string][]types.UID{} // other claims, by overbooked device of the claim or by a whole and its part
 		for _, device := range present {
 			if others, overbooked := sums(uid, device, prepared); overbooked {
 				bad[device.UUID] = others
+			}
+		}
+		for _, pair := range [][2]string{{part.UUID, part.ParentUUID}, {part.ParentUUID, part.UUID}} {
+			if others := holding(pair[1], prepared, uid); len(others) > 0 && slices.Contains(holding(pair[0], prepared, ""), uid) {
+				bad[pair[0]+" beside "+pair[1]] = others
 			}
 		}
 		if (got == nil) != (len(bad) == 0) {
@@ -54,6 +61,19 @@ func TestFindOverlapAgainstSums(t *testing.T) {
 		}
 		t.Errorf("got others %v, want those of one of %v", got.others, bad)
 	})
+}
+
+// holding lists the claims but one that hold the device, not for admin access.
+func holding(uuid string, prepared map[types.UID]*checkpoint.Claim, but types.UID) []types.UID {
+	var out []types.UID
+	for i := range 6 {
+		uid := types.UID(fmt.Sprint("uid-", i))
+		if record := prepared[uid]; record != nil && uid != but &&
+			slices.ContainsFunc(record.Devices, func(d checkpoint.Device) bool { return d.UUID == uuid && !d.AdminAccess }) {
+			out = append(out, uid)
+		}
+	}
+	return out
 }
 
 // sums adds up who uses the device, if the claim does, and says whether that is
