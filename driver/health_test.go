@@ -113,7 +113,7 @@ func TestHealthTaints(t *testing.T) {
 	stop()
 
 	// Until there is an answer from the hardware, what was known counts.
-	config.Health.Prober = nil
+	p.set(health.Observation{Partial: true})
 	if err := config.Client.ResourceV1().ResourceSlices().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,6 @@ func TestHealthTaints(t *testing.T) {
 	eventually(t, "the taint after a restart", func() bool { return taintsIn(t, &config) == pending })
 	stop()
 
-	config.Health.Prober = p
 	p.set(health.Observation{Remap: &health.Remap{}})
 	runDriver(t, config)
 	eventually(t, "the taint to go", func() bool { return taintsIn(t, &config) == "" })
@@ -191,11 +190,14 @@ func TestWatchHealthStatus(t *testing.T) {
 	}
 }
 
-// TestNoHealth: without anybody who looks, the kubelet is told not to ask.
+// TestNoHealth: without anybody who looks, the kubelet is told not to ask, and what was
+// found before does not keep work away.
 func TestNoHealth(t *testing.T) {
 	config := runConfig(t, step{snapshot: snapshotOf("a")})
 	config.Health, _ = healthConfig(t)
 	config.Health.Prober = nil
+	remembered := health.NewDocument("node-a", "")
+	health.NewLedger(health.Policy{}, remembered, health.NewStore(config.Health.StateDir, "node-a"), nil).Raise("probe", "GPU-a", health.XIDFinding(79))
 	runDriver(t, config)
 	eventually(t, "the slice", func() bool { return taintsIn(t, &config) == "" })
 	connection, err := grpc.NewClient("unix://"+filepath.Join(config.DataDir, pluginSocket), grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -20,11 +20,11 @@ func TestComplete(t *testing.T) {
 	for first := range 5 {
 		for second := range 5 {
 			l := NewLedger(Policy{}, NewDocument("n", ""), nil, nil)
-			if full, missing := l.complete(whole); full != whole || missing != nil {
+			if full, missing := l.complete(whole, true); full != whole || missing != nil {
 				t.Fatalf("nothing is missing: got %v", missing)
 			}
 			rest := without(whole, first, second)
-			full, missing := l.complete(rest)
+			full, missing := l.complete(rest, true)
 			want := *whole
 			want.Machine = whole.Machine.Clone()
 			gone := topology.MaskOf(first, second)
@@ -36,10 +36,10 @@ func TestComplete(t *testing.T) {
 			if diff := cmp.Diff(&want, full); diff != "" || len(missing) != gone.Count() {
 				t.Fatalf("without %s: missing %v: %s", gone, missing, diff)
 			}
-			if again, _ := l.complete(rest); !cmp.Equal(again, full) {
+			if again, _ := l.complete(rest, true); !cmp.Equal(again, full) {
 				t.Errorf("without %s: another answer the second time", gone)
 			}
-			if full, missing = l.complete(whole); !cmp.Equal(full, whole) || missing != nil {
+			if full, missing = l.complete(whole, true); !cmp.Equal(full, whole) || missing != nil {
 				t.Errorf("back: got %v missing", missing)
 			}
 		}
@@ -63,10 +63,10 @@ func TestCompleteAfterRestart(t *testing.T) {
 	whole := snapshotOf(4)
 	whole.GPUs[2].MIGEnabled, whole.GPUs[2].MIGDevices = true, []device.MIGDevice{{UUID: "MIG-a", Profile: "3g.40gb"}}
 	l := load("boot-1")
-	l.complete(whole)
+	l.complete(whole, true)
 	l.Raise("p", "MIG-a", finding(KindXID, "94", Degraded))
-	before, _ := l.complete(without(whole, 2))
-	after, missing := load("boot-1").complete(without(whole, 2))
+	before, _ := l.complete(without(whole, 2), true)
+	after, missing := load("boot-1").complete(without(whole, 2), true)
 	if diff := cmp.Diff(before, after); diff != "" || len(missing) != 1 || after.GPUs[2].MIGDevices[0].UUID != "MIG-a" {
 		t.Errorf("missing %v: %s", missing, diff)
 	}
@@ -74,7 +74,7 @@ func TestCompleteAfterRestart(t *testing.T) {
 		t.Errorf("got taints %q", got)
 	}
 	rebooted := load("boot-2")
-	if full, missing := rebooted.complete(without(whole, 2)); len(full.GPUs) != 3 || missing != nil {
+	if full, missing := rebooted.complete(without(whole, 2), true); len(full.GPUs) != 3 || missing != nil {
 		t.Errorf("after a reboot: missing %v", missing)
 	}
 	if left := rebooted.Conditions(); len(left) != 0 {
@@ -87,11 +87,11 @@ func TestCompleteAfterRestart(t *testing.T) {
 func TestReplaced(t *testing.T) {
 	t.Parallel()
 	l := NewLedger(Policy{}, NewDocument("n", ""), nil, nil)
-	l.complete(snapshotOf(2))
+	l.complete(snapshotOf(2), true)
 	l.Raise("p", "GPU-1", finding(KindXID, "79", Fatal))
 	other := snapshotOf(2)
 	other.GPUs[1].UUID = "GPU-new"
-	full, missing := l.complete(other)
+	full, missing := l.complete(other, true)
 	if full != other || missing != nil || len(l.Conditions()) != 0 || !cmp.Equal(l.known(), []device.UUID{"GPU-0", "GPU-new"}) {
 		t.Errorf("missing %v, conditions %+v, known %v", missing, l.Conditions(), l.known())
 	}
@@ -99,10 +99,10 @@ func TestReplaced(t *testing.T) {
 	l = NewLedger(Policy{}, NewDocument("n", ""), nil, nil)
 	moved := snapshotOf(2)
 	moved.GPUs[1].MIGDevices = []device.MIGDevice{{UUID: "MIG-a"}}
-	l.complete(moved)
+	l.complete(moved, true)
 	rest := without(snapshotOf(2), 1)
 	rest.GPUs[0].MIGDevices = []device.MIGDevice{{UUID: "MIG-a"}}
-	if full, missing := l.complete(rest); full != rest || missing != nil {
+	if full, missing := l.complete(rest, true); full != rest || missing != nil {
 		t.Errorf("moved: missing %v", missing)
 	}
 }
@@ -111,8 +111,8 @@ func TestReplaced(t *testing.T) {
 func TestAllGone(t *testing.T) {
 	t.Parallel()
 	l := NewLedger(Policy{}, NewDocument("n", ""), nil, nil)
-	l.complete(snapshotOf(3))
-	full, missing := l.complete(&device.Snapshot{})
+	l.complete(snapshotOf(3), true)
+	full, missing := l.complete(&device.Snapshot{}, true)
 	if err := full.Validate(); err != nil || len(full.GPUs) != 3 || len(missing) != 3 {
 		t.Errorf("got %d GPUs, %v, %v", len(full.GPUs), missing, err)
 	}

@@ -185,6 +185,18 @@ func (l *Ledger) LookAll(source string, found map[device.UUID][]Finding) {
 	}
 }
 
+// drop ends all conditions of sources that will not look any more.
+func (l *Ledger) drop(sources ...string) {
+	l.mu.Lock()
+	var changes []Change
+	for _, at := range l.ids() {
+		if slices.Contains(sources, l.conditions[at].Source) {
+			changes = append(changes, l.end(at))
+		}
+	}
+	l.finish(changes)
+}
+
 // Forget ends all conditions of a target, which is gone for good.
 func (l *Ledger) Forget(target device.UUID) {
 	l.mu.Lock()
@@ -412,10 +424,14 @@ func (l *Ledger) assess(o *Observation) []Finding {
 	return findings
 }
 
-// complete is Monitor.Complete for the snapshot.
-func (l *Ledger) complete(snapshot *device.Snapshot) (full *device.Snapshot, missing []device.UUID) {
+// complete is Monitor.Complete for the snapshot. Without keep, GPUs that are
+// missing are forgotten.
+func (l *Ledger) complete(snapshot *device.Snapshot, keep bool) (full *device.Snapshot, missing []device.UUID) {
 	l.mu.Lock()
 	full, missing, replaced := complete(snapshot, l.document.Known)
+	if !keep {
+		full, missing, replaced = snapshot, nil, append(replaced, missing...)
+	}
 	for _, uuid := range replaced {
 		delete(l.document.Known, uuid)
 		delete(l.document.Baselines, uuid)

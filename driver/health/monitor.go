@@ -44,6 +44,8 @@ type Event struct {
 // Options of a Monitor.
 type Options struct {
 	// Prober looks at GPUs; nil looks at none, so that their health is Unknown.
+	// Then no condition of a Prober holds, since none could ever end: the first
+	// Look drops those that are remembered, and GPUs that disappear are not kept.
 	Prober Prober
 
 	Ledger *Ledger
@@ -196,6 +198,8 @@ func (m *Monitor) target(event Event) device.UUID {
 // Look looks once.
 func (m *Monitor) Look(ctx context.Context) {
 	if m.options.Prober == nil {
+		// Of what an earlier configuration has found, nothing stays.
+		m.ledger.drop(sourceGPU, sourceNode)
 		return
 	}
 	observations, err := m.options.Prober.Probe(ctx)
@@ -280,10 +284,10 @@ func (m *Monitor) migOf(gpu device.UUID) []migDevice {
 }
 
 // Complete adds GPUs to a snapshot that were there before and are missing, with a
-// taint, and takes note of those that are there. names tells how devices are
-// published.
+// taint, and takes note of those that are there. Without a Prober nobody could end
+// the taint, so nothing is added. names tells how devices are published.
 func (m *Monitor) Complete(snapshot *device.Snapshot, names func(*device.Snapshot) map[device.UUID]string) *device.Snapshot {
-	full, missing := m.ledger.complete(snapshot)
+	full, missing := m.ledger.complete(snapshot, m.options.Prober != nil)
 	for _, uuid := range missing {
 		if m.ledger.holds(uuid, KindLost, KindHangs) {
 			continue // Why it is missing is known better.

@@ -278,6 +278,61 @@ func TestMissingIsNotNews(t *testing.T) {
 	}
 }
 
+// TestNobodyLooks: without a Prober, what earlier ones have found ends, what others
+// have found does not, and a GPU that disappears is neither kept nor tainted.
+func TestNobodyLooks(t *testing.T) {
+	t.Parallel()
+	store := NewStore(t.TempDir(), "n")
+	ledger := func() *Ledger {
+		t.Helper()
+		document, problem, err := store.Load("boot-1", newClock().now)
+		if err != nil || problem != nil {
+			t.Fatal(err, problem)
+		}
+		return NewLedger(Policy{}, document, store, nil)
+	}
+	before, prober := ledger(), &script{}
+	watching, err := New(Options{Prober: prober, Ledger: before})
+	if err != nil {
+		t.Fatal(err)
+	}
+	watching.Complete(snapshotOf(3), names)
+	watching.Handle(t.Context(), Event{GPU: "GPU-0", XID: 79})
+	prober.set(errors.New("no NVML"))
+	for range failuresToTaint {
+		watching.Look(t.Context())
+	}
+	before.Raise("w", "GPU-1", finding(KindViolation, "over-limit", Degraded))
+	before.Raise("w", "GPU-2", finding(KindViolation, "over-limit", Degraded))
+	if got := len(before.Conditions()); got != 4 {
+		t.Fatalf("got %d conditions to begin with", got)
+	}
+
+	after := ledger()
+	idle, err := New(Options{Ledger: after})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := changes(after)
+	idle.Look(t.Context())
+	if diff := cmp.Diff([]string{"* nvml=unavailable ends", "GPU-0 xid=79 ends"}, *log); diff != "" {
+		t.Error(diff)
+	}
+	rest := without(snapshotOf(3), 2)
+	if full := idle.Complete(rest, names); full != rest {
+		t.Errorf("published %d GPUs", len(full.GPUs))
+	}
+	idle.Look(t.Context())
+	for what, l := range map[string]*Ledger{"in memory": after, "on disk": ledger()} {
+		if left := l.Conditions(); len(left) != 1 || left[0].Target != "GPU-1" || left[0].Kind != KindViolation {
+			t.Errorf("%s: got %+v", what, left)
+		}
+	}
+	if whole := snapshotOf(3); idle.Complete(whole, names) != whole || len(after.Conditions()) != 1 {
+		t.Errorf("back: got %+v", after.Conditions())
+	}
+}
+
 // TestReport: the health of devices in order of publication, with MIG devices in
 // place of their GPU; what was not looked at for long, or ever, is unknown, and what
 // others do with a GPU does not make it ill.

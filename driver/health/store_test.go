@@ -163,7 +163,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		l := NewLedger(Policy{}, document, nil, nil)
 		l.Taints("GPU-a", "")
-		full, _ := l.complete(&device.Snapshot{})
+		full, _ := l.complete(&device.Snapshot{}, true)
 		if err := full.Validate(); err != nil {
 			t.Fatal(err)
 		}
