@@ -139,17 +139,21 @@ func startClaims(ctx context.Context, config *Config, inventory *inventory, even
 		beacon = nri.NewBeacon(c.config.StateDir, c.hurryUp)
 	}
 	recorder := prepare.NewRecorder(events.recorder, events.node)
+	containers := owners.NewStore(filepath.Join(c.config.StateDir, ownersDir))
+	var listed func() (map[string]*owners.Owner, error)
+	if c.config.NRISocket != "" {
+		listed = containers.List // Without NRI nobody removes what is listed.
+	}
 	manager, err := prepare.NewManager(prepare.Options{
 		NodeName: config.Publish.NodeName, StateDir: c.config.StateDir, CDIDir: c.config.CDIDir, Paths: c.config.Paths,
 		Inventory: inventory, Base: c.config.Base, Enforcer: c.config.Enforcer, NRIOffered: func() bool { return c.runner != nil && c.runner.Offered() },
-		GuardDevice: beacon.Device,
+		GuardDevice: beacon.Device, Containers: listed,
 		Cluster:     prepare.NewCluster(config.Client), Events: recorder, Status: c.status,
 	})
 	if err != nil {
 		return nil, err
 	}
 	c.manager = manager
-	containers := owners.NewStore(filepath.Join(c.config.StateDir, ownersDir))
 	c.pruning = &versions{enforcer: c.config.Enforcer, cdiDir: c.config.CDIDir, owners: containers, now: time.Now}
 	if c.config.NRISocket != "" {
 		c.runner = nri.NewRunner(nri.NewPlugin(manager, c.config.Enforcer, recorder, containers), c.config.NRISocket, beacon)

@@ -26,10 +26,11 @@
 //   - The sum of what prepared claims consume of a device never exceeds what is
 //     published.
 //   - A container with a limit either has it or does not start.
-//   - What belongs to a live pod is never removed.
+//   - What belongs to a live pod is never removed, nor is what a container has that
+//     is still there although its pod is gone, as far as NRI tells.
 //
 // Concurrency: Manager is safe for concurrent use, also by several processes on
 // one state directory. Allowed imports: the standard library, api, driver/cdi,
-// driver/checkpoint, driver/enforce, internal/atomicfile, k8s.io/api,
+// driver/checkpoint, driver/enforce, driver/internal/owners, internal/atomicfile, k8s.io/api,
 // apimachinery, client-go, dynamic-resource-allocation.
 package prepare

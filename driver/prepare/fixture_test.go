@@ -34,6 +34,7 @@ import (
 	"github.com/topodra/topodra/driver/checkpoint"
 	"github.com/topodra/topodra/driver/enforce"
 	"github.com/topodra/topodra/driver/enforce/hamicore"
+	"github.com/topodra/topodra/driver/internal/owners"
 )
 
 const (
@@ -181,6 +182,7 @@ type fixture struct {
 	cdiDir    string
 	bootID    string
 	nri       bool
+	owners    *owners.Store
 	cluster   *fakeCluster
 	inventory *fakeInventory
 	log       *log
@@ -213,6 +215,7 @@ func newFixtureWith(t testing.TB, enforcer enforce.Enforcer) *fixture {
 		log:       &log{statuses: map[types.UID]string{}},
 	}
 	f.cdiDir = filepath.Join(f.state, "cdi")
+	f.owners = owners.NewStore(filepath.Join(f.state, "containers"))
 	for i := range 4 {
 		f.inventory.present = append(f.inventory.present, gpuDevice(i))
 	}
@@ -258,7 +261,7 @@ func (f *fixture) manager() *Manager {
 	}
 	nri := f.nri
 	manager, err := NewManager(Options{NodeName: nodeName, StateDir: f.state, CDIDir: f.cdiDir, BootIDPath: bootIDPath, Inventory: f.inventory, Base: f.base,
-		Enforcer: f.enforcer, NRIOffered: func() bool { return nri }, Cluster: f.cluster, Events: f.log, Status: f.log, wrapHost: f.wrap,
+		Enforcer: f.enforcer, NRIOffered: func() bool { return nri }, Containers: f.owners.List, Cluster: f.cluster, Events: f.log, Status: f.log, wrapHost: f.wrap,
 		Now: func() time.Time { return time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC) }})
 	if err != nil {
 		f.t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"github.com/topodra/topodra/driver/cdi"
 	"github.com/topodra/topodra/driver/checkpoint"
 	"github.com/topodra/topodra/driver/enforce"
+	"github.com/topodra/topodra/driver/internal/owners"
 )
 
 // Options of a Manager. All are needed but where it says otherwise.
@@ -57,6 +58,11 @@ type Options struct {
 	// GuardDevice is a device on the host that is there only while the NRI plugin
 	// is connected, see cdi.Guard; "" does without. Nil is always "".
 	GuardDevice func() string
+
+	// Containers lists the containers on the node that have devices, by the
+	// runtime's ID; see package owners. Nil is where nobody tells which there
+	// are, as without NRI.
+	Containers func() (map[string]*owners.Owner, error)
 
 	// Cluster, Events and Status talk to the API server.
 	Cluster Cluster
@@ -112,6 +118,9 @@ func NewManager(options Options) (*Manager, error) {
 	}
 	if options.NRIOffered == nil {
 		options.NRIOffered = func() bool { return false }
+	}
+	if options.Containers == nil {
+		options.Containers = func() (map[string]*owners.Owner, error) { return nil, nil }
 	}
 	if options.GuardDevice == nil {
 		options.GuardDevice = func() string { return "" }
@@ -381,7 +390,7 @@ func checkRoom(document *checkpoint.Document, uid types.UID, record *checkpoint.
 }
 
 // makeRoom unprepares claims that are in the way but are gone, and that no live
-// pod uses: the kubelet may have missed them. It refuses if there is none. It asks
+// pod and no container uses: the kubelet may have missed them. It refuses if there is none. It asks
 // the API server, and takes the lock only after that.
 func (m *Manager) makeRoom(ctx context.Context, overbooked *overbookedError) error {
 	gone, err := m.goneAmong(ctx, overbooked)
@@ -410,7 +419,7 @@ func (m *Manager) makeRoom(ctx context.Context, overbooked *overbookedError) err
 	return err
 }
 
-// goneAmong looks which of the claims in the way are gone.
+// goneAmong looks which of the claims in the way are gone and used by nobody.
 func (m *Manager) goneAmong(ctx context.Context, overbooked *overbookedError) ([]types.UID, error) {
 	if len(overbooked.others) == 0 {
 		return nil, nil
@@ -425,7 +434,7 @@ func (m *Manager) goneAmong(ctx context.Context, overbooked *overbookedError) ([
 		if slices.ContainsFunc(record.Consumers, func(c checkpoint.Consumer) bool { return live[c.UID] }) {
 			continue
 		}
-		isGone, err := m.isGone(ctx, uid, record)
+		isGone, err := m.isAbandoned(ctx, uid, record)
 		if err != nil {
 			return nil, fmt.Errorf("%w; looking whether claim %q is gone: %w", overbooked, record, err)
 		}

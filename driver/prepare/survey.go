@@ -5,6 +5,7 @@ package prepare
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -115,7 +116,7 @@ func (m *Manager) survey(ctx context.Context) (*survey, error) {
 func (m *Manager) surveyRecord(ctx context.Context, uid types.UID, record *checkpoint.Claim, state *nodeState, known devices) *surveyedRecord {
 	out := &surveyedRecord{record: record, live: state.claims[uid] != nil || state.usedBy(record), consumers: record.Consumers}
 	if !out.live {
-		out.gone, out.err = m.isGone(ctx, uid, record)
+		out.gone, out.err = m.isAbandoned(ctx, uid, record)
 		return out
 	}
 	if record.State != checkpoint.StateCompleted {
@@ -237,6 +238,29 @@ func (m *Manager) checkAgain(ctx context.Context, uid types.UID, record *checkpo
 		m.options.Events.Claim(record.Namespace, record.Name, uid, string(refusal.Reason), refusal.Message)
 	}
 	return nil
+}
+
+// isAbandoned says whether the claim is gone and no container has it either. A pod
+// that was deleted by force is gone from the API server at once, but its containers
+// run until the kubelet has ended them, which takes long if one hangs in the kernel;
+// what they have is not free before that. Whoever asks has looked for live pods.
+func (m *Manager) isAbandoned(ctx context.Context, uid types.UID, record *checkpoint.Claim) (bool, error) {
+	gone, err := m.isGone(ctx, uid, record)
+	if err != nil || !gone {
+		return false, err
+	}
+	containers, err := m.options.Containers()
+	if err != nil {
+		return false, fmt.Errorf("finding out whether containers of claim %q, which is gone, are still there: %w", record, err)
+	}
+	for _, id := range slices.Sorted(maps.Keys(containers)) {
+		if owner := containers[id]; record.HasConsumer(owner.PodUID) {
+			klog.FromContext(ctx).Info("A claim is gone, but a container of its pod is still there, so it keeps its place",
+				"claim", klog.KRef(record.Namespace, record.Name), "pod", klog.KRef(owner.Namespace, owner.Pod), "container", owner.Container, "containerID", id)
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // isGone says whether the API server does not know the claim any more (under that

@@ -4,9 +4,10 @@
 // measured from outside can be told to somebody. One file per container, named
 // by the runtime's ID, in a directory that no container sees.
 //
-// Files are written before a container starts and removed with it. They are no
-// more than a name for a measurement: limits come from claims, never from here,
-// so a file that is lost or damaged is left out and nothing else happens.
+// Files are written before a container starts and removed with it. They are a name
+// for a measurement, and they keep the place of a claim that is gone while its
+// container is still there. Limits come from claims, never from here: no container
+// loses its limits by a file that is lost or damaged. List leaves it out and says so.
 //
 // Concurrency: safe for concurrent use, also by several processes. Allowed
 // imports: the standard library, internal/atomicfile, k8s.io/apimachinery.
