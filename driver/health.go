@@ -147,6 +147,7 @@ func startHealth(ctx context.Context, config *Config, events *eventSink, pods po
 	first, cancel := context.WithTimeout(ctx, firstLookTime)
 	defer cancel()
 	others.check(first)
+	forgetViolations(config, ledger)
 	monitor.Look(first)
 	h.group.Go(func() { monitor.Run(ctx) })
 	h.group.Go(func() { others.run(ctx) })

@@ -344,32 +344,40 @@ func TestOnViolationTaint(t *testing.T) {
 	taints := func() int { return len(ledger.Taints("GPU-1", "")) }
 	for policy, want := range map[OnViolation]int{OnViolationTell: 0, OnViolationEvict: 0, OnViolationTaint: 1} {
 		actions := &violationActions{policy: policy, ledger: ledger, events: &podLog{}, client: fake.NewClientset()}
-		actions.Looked(t.Context(), over, nil)
+		actions.Looked(t.Context(), []string{"GPU-1"}, over, nil)
 		if got := taints(); got != want {
 			t.Errorf("%s: %d taints, want %d", policy, got, want)
 		}
 		ledger.Forget("GPU-1")
 	}
 	actions := &violationActions{policy: OnViolationTaint, ledger: ledger}
-	actions.Looked(t.Context(), over, nil)
+	actions.Looked(t.Context(), []string{"GPU-1"}, over, nil)
 	if taint := ledger.Taints("GPU-1", "")[0]; taint.Key != "gpu.topodra.dev/memory-violation" || taint.Effect != resourceapi.DeviceTaintEffectNoSchedule {
 		t.Errorf("got %+v", taint)
 	}
 	if state, _ := ledger.Health("GPU-1", ""); state != health.Healthy {
 		t.Errorf("the GPU is %s by what a pod does", state)
 	}
+	inPart := errors.New("one GPU could not be asked")
 	for i, step := range []struct {
+		seen []string
 		err  error
 		want int
-	}{{nil, 1}, {errors.New("one GPU could not be asked"), 1}, {nil, 1}, {nil, 0}} {
-		actions.Looked(t.Context(), nil, step.err)
+	}{{[]string{"GPU-1"}, nil, 1}, {nil, inPart, 1}, {[]string{"GPU-2"}, inPart, 1}, {[]string{"GPU-1", "GPU-2"}, inPart, 1}, {nil, nil, 0}} {
+		actions.Looked(t.Context(), step.seen, nil, step.err)
 		if got := taints(); got != step.want {
 			t.Errorf("look %d: %d taints, want %d", i, got, step.want)
 		}
 	}
-	actions.Looked(t.Context(), over[:1], errors.New("in part"))
+	actions.Looked(t.Context(), nil, over[:1], inPart)
 	if taints() != 1 {
 		t.Error("what was seen in part does not count")
+	}
+	for range health.DefaultCleanLooks {
+		actions.Looked(t.Context(), []string{"GPU-1"}, nil, inPart)
+	}
+	if taints() != 0 {
+		t.Error("another GPU that cannot be asked keeps the taint")
 	}
 	config := goodConfig()
 	config.Claims = &ClaimsConfig{StateDir: "/state", CDIDir: "/cdi", Base: cdi.Simulated{}, OnViolation: OnViolationTaint}
@@ -377,6 +385,46 @@ func TestOnViolationTaint(t *testing.T) {
 		t.Errorf("got error %v", err)
 	}
 }
+
+// TestViolationTaintsEnd: a taint of an earlier configuration stays only where
+// somebody looks whether it still holds.
+func TestViolationTaintsEnd(t *testing.T) {
+	t.Parallel()
+	for _, step := range []struct {
+		claims *ClaimsConfig
+		want   int
+	}{
+		{nil, 0},
+		{&ClaimsConfig{OnViolation: OnViolationTell, Processes: noUsage{}}, 0},
+		{&ClaimsConfig{OnViolation: OnViolationEvict, Processes: noUsage{}}, 0},
+		{&ClaimsConfig{OnViolation: OnViolationTaint}, 0},
+		{&ClaimsConfig{OnViolation: OnViolationTaint, Processes: noUsage{}}, 1},
+	} {
+		config := goodConfig()
+		config.Client, config.Claims = fake.NewClientset(), step.claims
+		config.Health = &HealthConfig{StateDir: t.TempDir()}
+		before := health.NewLedger(health.Policy{}, health.NewDocument("node-a", ""), health.NewStore(config.Health.StateDir, "node-a"), nil)
+		(&violationActions{policy: OnViolationTaint, ledger: before}).Looked(t.Context(), []string{"GPU-1"},
+			[]watch.Violation{{UUID: "GPU-1", UsedMiB: 11, LimitMiB: 10, Owner: &owners.Owner{Namespace: "default", Pod: "train", Container: "main"}}}, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		events := record.NewFakeRecorder(10)
+		h, err := startHealth(ctx, &config, &eventSink{recorder: events, node: &corev1.ObjectReference{}}, &podLog{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		h.wait()
+		if got := len(h.monitor.Ledger().Taints("GPU-1", "")); got != step.want || len(events.Events) != 1-step.want {
+			t.Errorf("%+v: %d taints, want %d; %d events", step.claims, got, step.want, len(events.Events))
+		}
+	}
+}
+
+// noUsage is a source that is never asked.
+type noUsage struct{}
+
+// Sample implements watch.Source.
+func (noUsage) Sample(context.Context) (*watch.Sample, error) { return nil, errors.New("nobody asks") }
 
 // TestOtherAllocators: only what a node really offers counts, by name or beginning of
 // a name.

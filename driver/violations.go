@@ -67,7 +67,7 @@ type violationActions struct {
 var _ watch.Observer = &violationActions{}
 
 // Looked implements watch.Observer.
-func (a *violationActions) Looked(_ context.Context, violations []watch.Violation, err error) {
+func (a *violationActions) Looked(_ context.Context, seen []string, violations []watch.Violation, err error) {
 	if a.policy != OnViolationTaint || a.ledger == nil {
 		return
 	}
@@ -86,10 +86,30 @@ func (a *violationActions) Looked(_ context.Context, violations []watch.Violatio
 		a.ledger.LookAll(sourceViolations, found)
 		return
 	}
+	for _, name := range seen {
+		uuid := device.UUID(name)
+		a.ledger.Look(sourceViolations, uuid, found[uuid]...)
+		delete(found, uuid)
+	}
 	// What could not be seen is not over.
 	for _, uuid := range slices.Sorted(maps.Keys(found)) {
 		a.ledger.Raise(sourceViolations, uuid, found[uuid]...)
 	}
+}
+
+// watchesForTaints says whether somebody looks for violations and taints GPUs.
+func watchesForTaints(c *ClaimsConfig) bool {
+	return c != nil && c.Processes != nil && c.OnViolation == OnViolationTaint
+}
+
+// forgetViolations ends taints that nobody looks for any more: of what an earlier
+// configuration has found, nothing stays.
+func forgetViolations(config *Config, ledger *health.Ledger) {
+	if watchesForTaints(config.Claims) {
+		return
+	}
+	ledger.SetCleanLooks(sourceViolations, 1)
+	ledger.LookAll(sourceViolations, nil)
 }
 
 // Violated implements watch.Actions.

@@ -195,8 +195,9 @@ type Actions interface {
 // Observer is what Actions may be besides.
 type Observer interface {
 	// Looked is called after every look with all that is violated then, and with an
-	// error when not everything could be seen.
-	Looked(ctx context.Context, violations []Violation, err error)
+	// error when not everything could be seen. seen are UUIDs of the GPUs and MIG
+	// devices of which everything was.
+	Looked(ctx context.Context, seen []string, violations []Violation, err error)
 }
 
 // Options of a Watcher.
@@ -294,7 +295,7 @@ func (w *Watcher) Look(ctx context.Context) ([]Violation, error) {
 		w.failed.Add(1)
 	}
 	if sample == nil {
-		w.looked(ctx, nil, err)
+		w.looked(ctx, nil, nil, err)
 		return nil, err // What was told before may still hold.
 	}
 	now := w.options.Now()
@@ -312,14 +313,21 @@ func (w *Watcher) Look(ctx context.Context) ([]Violation, error) {
 		w.options.Actions.Violated(ctx, &violations[i])
 	}
 	maps.DeleteFunc(w.told, func(at [2]string, _ time.Time) bool { return !present[at] })
-	w.looked(ctx, violations, err)
+	var seen []string
+	for i := range sample.GPUs {
+		// A container that is not known may be on any GPU.
+		if sample.GPUs[i].TellsProcesses && errOwners == nil {
+			seen = append(seen, sample.GPUs[i].UUID)
+		}
+	}
+	w.looked(ctx, seen, violations, err)
 	return violations, err
 }
 
 // looked tells whoever wants to hear of every look.
-func (w *Watcher) looked(ctx context.Context, violations []Violation, err error) {
+func (w *Watcher) looked(ctx context.Context, seen []string, violations []Violation, err error) {
 	if observer, ok := w.options.Actions.(Observer); ok {
-		observer.Looked(ctx, violations, err)
+		observer.Looked(ctx, seen, violations, err)
 	}
 }
 

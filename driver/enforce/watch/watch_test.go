@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -216,15 +218,16 @@ type observing struct {
 	looks []string
 }
 
-func (o *observing) Looked(_ context.Context, violations []Violation, err error) {
-	o.looks = append(o.looks, fmt.Sprintf("%d %v", len(violations), err))
+func (o *observing) Looked(_ context.Context, seen []string, violations []Violation, err error) {
+	o.looks = append(o.looks, fmt.Sprintf("%d of %q %v", len(violations), seen, err))
 }
 
 // TestObserver: an observer hears of every look, also of what was told before, and
-// whether everything could be seen.
+// of which GPUs everything could be seen: of none while a container is not known.
 func TestObserver(t *testing.T) {
 	t.Parallel()
-	store := owners.NewStore(t.TempDir())
+	dir := t.TempDir()
+	store := owners.NewStore(dir)
 	if err := store.Put(idA, owner("a", 10)); err != nil {
 		t.Fatal(err)
 	}
@@ -233,12 +236,22 @@ func TestObserver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, answer := range []*fakeSource{source, source, {sample: sampleOf(7, 20<<20), err: errors.New("lost")}, {err: errors.New("hangs")}, {sample: sampleOf(9, 1)}} {
+	mute := sampleOf(7, 20<<20)
+	mute.GPUs = append(mute.GPUs, GPU{UUID: "GPU-1"}, answering("GPU-2"))
+	for _, answer := range []*fakeSource{source, source, {sample: mute, err: errors.New("lost")}, {err: errors.New("hangs")}, {sample: sampleOf(9, 1)}} {
 		*source = *answer
 		_, _ = watcher.Look(t.Context()) // the error is what the observer gets
 	}
-	if diff := cmp.Diff([]string{"1 <nil>", "1 <nil>", "1 lost", "0 hangs", "0 <nil>"}, observer.looks); diff != "" {
+	want := []string{`1 of ["GPU-0"] <nil>`, `1 of ["GPU-0"] <nil>`, `1 of ["GPU-0" "GPU-2"] lost`, `0 of [] hangs`, `0 of ["GPU-0"] <nil>`}
+	if diff := cmp.Diff(want, observer.looks); diff != "" {
 		t.Error(diff)
+	}
+	if err := os.WriteFile(filepath.Join(dir, strings.Repeat("c", 64)+".json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = watcher.Look(t.Context())
+	if last := observer.looks[len(observer.looks)-1]; err == nil || !strings.HasPrefix(last, "0 of [] reading the owner") {
+		t.Errorf("damaged file: got %q, %v", last, err)
 	}
 	if len(observer.got) != 1 {
 		t.Errorf("told %d times", len(observer.got))
