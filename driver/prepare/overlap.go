@@ -58,17 +58,7 @@ func wholeBesidePart(uid types.UID, record *checkpoint.Claim, prepared map[types
 		if mine.device.AdminAccess {
 			continue
 		}
-		var uses []use
-		for _, other := range slices.Sorted(maps.Keys(prepared)) {
-			if other == uid {
-				continue
-			}
-			for j := range prepared[other].Devices {
-				if device := &prepared[other].Devices[j]; !device.AdminAccess && (isPart(mine.device, device) || isPart(device, mine.device)) {
-					uses = append(uses, use{claim: other, record: prepared[other], device: device})
-				}
-			}
-		}
+		uses := usesBeside(uid, mine.device, prepared)
 		if len(uses) == 0 {
 			continue
 		}
@@ -80,6 +70,23 @@ func wholeBesidePart(uid types.UID, record *checkpoint.Claim, prepared map[types
 			describe(mine.device), holders([]use{mine}), relation, holders(uses))}
 	}
 	return nil
+}
+
+// usesBeside lists what other claims than uid hold of the GPU that the device is a
+// part of, and of parts of the device.
+func usesBeside(uid types.UID, mine *checkpoint.Device, prepared map[types.UID]*checkpoint.Claim) []use {
+	var out []use
+	for _, other := range slices.Sorted(maps.Keys(prepared)) {
+		if other == uid {
+			continue
+		}
+		for i := range prepared[other].Devices {
+			if device := &prepared[other].Devices[i]; !device.AdminAccess && (isPart(mine, device) || isPart(device, mine)) {
+				out = append(out, use{claim: other, record: prepared[other], device: device})
+			}
+		}
+	}
+	return out
 }
 
 // isPart says whether part is a MIG device of the GPU whole.
