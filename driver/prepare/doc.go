@@ -22,6 +22,8 @@
 //     one node see each other's work.
 //   - Every call is idempotent. Prepare of a prepared claim makes anew what is
 //     missing; it never trusts the record alone.
+//   - A new boot is noticed before the first effect of any call, and before a
+//     container gets a region: regions of this boot are never taken for old ones.
 //   - A device is who its UUID says. Names only find it.
 //   - The sum of what prepared claims consume of a device never exceeds what is
 //     published.

@@ -90,8 +90,11 @@ func (h *faultyHost) Provision(ctx context.Context, c *enforce.Container) error 
 func (h *faultyHost) RemoveClaimRegions(uid types.UID) error {
 	return h.fault.do("RemoveClaimRegions", func() error { return h.Host.RemoveClaimRegions(uid) })
 }
-func (h *faultyHost) RemoveAllRegions() error {
-	return h.fault.do("RemoveAllRegions", h.Host.RemoveAllRegions)
+func (h *faultyHost) SetRegionsAside() error {
+	return h.fault.do("SetRegionsAside", h.Host.SetRegionsAside)
+}
+func (h *faultyHost) RemoveSetAside() error {
+	return h.fault.do("RemoveSetAside", h.Host.RemoveSetAside)
 }
 func (h *faultyHost) SetAside(now time.Time) (path string, err error) {
 	err = h.fault.do("SetAside", func() error { path, err = h.Host.SetAside(now); return err })

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,8 +54,11 @@ type Host interface {
 	RemoveClaimRegions(claim types.UID) error
 	ListClaimRegions() ([]types.UID, error)
 
-	// RemoveAllRegions removes the regions of all containers.
-	RemoveAllRegions() error
+	// SetRegionsAside takes the regions of all containers out of the way, however
+	// much is in them. RemoveSetAside removes what has been set aside; nobody else
+	// uses that, so the caller needs no lock.
+	SetRegionsAside() error
+	RemoveSetAside() error
 
 	// RemoveTemps removes what a driver that was killed has left while it wrote.
 	// The caller holds the lock, so nobody writes now.
@@ -105,7 +109,51 @@ func (n *node) ListClaimRegions() ([]types.UID, error) {
 	return out, nil
 }
 
-func (n *node) RemoveAllRegions() error { return removeTree(n.where.regions) }
+// earlierPrefix begins the names of directories beside the regions in which those of
+// earlier boots are. They are on the same file system even if the regions have one
+// of their own.
+const earlierPrefix = "earlier-boot-"
+
+func (n *node) SetRegionsAside() error {
+	entries, err := os.ReadDir(n.where.regions)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("setting the regions of an earlier boot aside: %w", err)
+	}
+	entries = slices.DeleteFunc(entries, func(entry fs.DirEntry) bool { return strings.HasPrefix(entry.Name(), earlierPrefix) })
+	if len(entries) == 0 {
+		return nil
+	}
+	aside, err := os.MkdirTemp(n.where.regions, earlierPrefix)
+	if err != nil {
+		return fmt.Errorf("setting the regions of an earlier boot aside: %w", err)
+	}
+	for _, entry := range entries {
+		if err := os.Rename(filepath.Join(n.where.regions, entry.Name()), filepath.Join(aside, entry.Name())); err != nil {
+			return fmt.Errorf("setting the regions of an earlier boot aside: %w", err)
+		}
+	}
+	return nil
+}
+
+func (n *node) RemoveSetAside() error {
+	entries, err := os.ReadDir(n.where.regions)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("looking for regions of earlier boots: %w", err)
+	}
+	var errs []error
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), earlierPrefix) {
+			errs = append(errs, removeTree(filepath.Join(n.where.regions, entry.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
 
 func (n *node) RemoveTemps() error {
 	return errors.Join(atomicfile.RemoveTemps(n.stateDir), n.dir.RemoveStale())

@@ -34,7 +34,7 @@ type Held struct {
 // a pod that has reserved the claim after it was prepared takes a question to
 // the API server, since the kubelet does not prepare such a claim again.
 func (m *Manager) Lookup(ctx context.Context, pod Pod, names []string) ([]Held, error) {
-	document, err := m.host.Load()
+	document, err := m.loadOfThisBoot(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -60,6 +60,24 @@ func (m *Manager) Lookup(ctx context.Context, pod Pod, names []string) ([]Held, 
 		out = append(out, Held{Claim: uid, Namespace: record.Namespace, ClaimName: record.Name, Device: device})
 	}
 	return out, nil
+}
+
+// loadOfThisBoot reads the checkpoint. Whoever asks may be about to make a region, so
+// a new boot is noticed first.
+func (m *Manager) loadOfThisBoot(ctx context.Context) (*checkpoint.Document, error) {
+	document, err := m.host.Load()
+	if err != nil {
+		return nil, err
+	}
+	bootID, err := m.host.BootID()
+	if err != nil || document.BootID == bootID {
+		return document, err
+	}
+	err = m.locked(ctx, func(noticed *checkpoint.Document) error {
+		document = noticed
+		return nil
+	})
+	return document, err
 }
 
 // deviceNamed finds the device of a record.

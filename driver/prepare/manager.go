@@ -258,7 +258,7 @@ func (m *Manager) plan(ctx context.Context, uid types.UID, record *checkpoint.Cl
 
 // locked runs act under both locks with the present checkpoint. A checkpoint
 // that is corrupt is set aside first, and the empty one that act then gets is
-// completed by the next Reconcile.
+// completed by the next Reconcile. A new boot is noticed before act.
 func (m *Manager) locked(ctx context.Context, act func(document *checkpoint.Document) error) (finalErr error) {
 	ctx, cancel := context.WithTimeout(ctx, m.options.LockTimeout)
 	defer cancel()
@@ -275,6 +275,9 @@ func (m *Manager) locked(ctx context.Context, act func(document *checkpoint.Docu
 	defer func() { finalErr = errors.Join(finalErr, unlock()) }()
 	document, err := m.load(ctx)
 	if err != nil {
+		return err
+	}
+	if err := m.noticeBoot(ctx, document); err != nil {
 		return err
 	}
 	return act(document)

@@ -32,7 +32,6 @@ func (m *Manager) Reconcile(ctx context.Context) error {
 	}
 	err = m.locked(ctx, func(document *checkpoint.Document) error {
 		return errors.Join(
-			m.reconcileBoot(ctx, document),
 			m.reconcileRecords(ctx, document, found),
 			m.reconcileLost(ctx, document, found),
 			m.reconcileStrays(ctx, document, found),
@@ -40,31 +39,33 @@ func (m *Manager) Reconcile(ctx context.Context) error {
 			m.host.RemoveTemps(),
 		)
 	})
-	if err != nil {
+	if err := errors.Join(err, m.host.RemoveSetAside()); err != nil {
 		return fmt.Errorf("reconciling claims: %w", err)
 	}
 	return nil
 }
 
-// reconcileBoot notices that the machine was started anew: no container of then
-// is there any more, so their regions mean nothing, and specs may be gone with a
-// CDI directory in memory. Records stay, since the pods stay, too.
-func (m *Manager) reconcileBoot(ctx context.Context, document *checkpoint.Document) error {
+// noticeBoot notices that the machine was started anew: no container of then is
+// there any more, so their regions mean nothing. Records stay, since the pods stay,
+// too. Every call does this before its own first effect, and Lookup before a
+// container gets a region, so that the regions that are set aside are never those of
+// this boot. They are out of the way and the boot is written down before anything
+// else happens; removing them takes its time and may fail, and is for Reconcile.
+func (m *Manager) noticeBoot(ctx context.Context, document *checkpoint.Document) error {
 	bootID, err := m.host.BootID()
-	if err != nil {
+	if err != nil || document.BootID == bootID {
 		return err
 	}
-	if document.BootID == bootID {
-		return nil
-	}
-	if document.BootID != "" {
-		klog.FromContext(ctx).Info("The machine was started anew", "bootID", bootID, "previousBootID", document.BootID)
-		if err := m.host.RemoveAllRegions(); err != nil {
-			return err
-		}
-	}
+	previous := document.BootID
 	document.BootID = bootID
-	return nil
+	if previous == "" {
+		return nil // A new checkpoint, which is written with what comes next.
+	}
+	klog.FromContext(ctx).Info("The machine was started anew", "bootID", bootID, "previousBootID", previous)
+	if err := m.host.SetRegionsAside(); err != nil {
+		return err
+	}
+	return m.host.Save(document)
 }
 
 // reconcileRecords goes through what the checkpoint knows.
