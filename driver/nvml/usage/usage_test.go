@@ -94,7 +94,7 @@ func TestSample(t *testing.T) {
 	if err != nil && (errors.Is(err, nvml.ERROR_NOT_SUPPORTED) || !strings.Contains(err.Error(), "GPU-2: listing its processes")) {
 		t.Errorf("got error %v", err)
 	}
-	if len(lib.InitCalls()) != 1 || len(lib.ShutdownCalls()) != 1 {
+	if len(lib.InitCalls()) != 7 || len(lib.ShutdownCalls()) != 7 { // once more than there are GPUs
 		t.Errorf("opened %d times, closed %d times", len(lib.InitCalls()), len(lib.ShutdownCalls()))
 	}
 	lib.InitFunc = func() nvml.Return { return nvml.ERROR_DRIVER_NOT_LOADED }
@@ -188,6 +188,54 @@ func TestHang(t *testing.T) {
 	close(release)
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		if _, err := reader.Sample(t.Context()); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("never answers again")
+		}
+	}
+}
+
+// TestHangingGPU: one GPU that hangs is named and left out, again and again, others
+// are asked as ever, and it is asked once more when its question has been answered.
+func TestHangingGPU(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	hanging := gpu("GPU-1", []nvml.ProcessInfo{process(8, 20)}, nil)
+	hanging.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) {
+		<-release
+		return nvml.Memory{Used: 1000}, nvml.SUCCESS
+	}
+	lib := library(gpu("GPU-0", []nvml.ProcessInfo{process(7, 10)}, nil), hanging, gpu("GPU-2", []nvml.ProcessInfo{process(9, 30)}, nil))
+	reader := New(lib)
+	reader.gpuTimeout = time.Second
+	others := &watch.Sample{
+		GPUs:      []watch.GPU{entry("GPU-0"), entry("GPU-2")},
+		Processes: []watch.Process{{PID: 7, UUID: "GPU-0", MemoryBytes: 10}, {PID: 9, UUID: "GPU-2", MemoryBytes: 30}},
+	}
+	for i, after := range []string{"no answer after 1s from call ", "an earlier call still has not returned: ", "an earlier call still has not returned: "} {
+		got, err := reader.Sample(t.Context())
+		if diff := cmp.Diff(others, got); diff != "" {
+			t.Errorf("sample %d: %s", i, diff)
+		}
+		if want := "asking NVML for usage: GPU 1: " + after + "GetMemoryInfo"; err == nil || err.Error() != want {
+			t.Errorf("sample %d: got error %v, want %s", i, err, want)
+		}
+	}
+	if calls := len(hanging.GetMemoryInfoCalls()); calls != 1 {
+		t.Errorf("asked %d times", calls)
+	}
+	close(release)
+	all := &watch.Sample{
+		GPUs:      []watch.GPU{entry("GPU-0"), entry("GPU-1"), entry("GPU-2")},
+		Processes: []watch.Process{others.Processes[0], {PID: 8, UUID: "GPU-1", MemoryBytes: 20}, others.Processes[1]},
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		got, err := reader.Sample(t.Context())
+		if err == nil {
+			if diff := cmp.Diff(all, got); diff != "" {
+				t.Error(diff)
+			}
 			break
 		}
 		if time.Now().After(deadline) {
