@@ -80,9 +80,9 @@ func (s *scanner) run(ctx context.Context) error {
 	defer timer.Stop()
 	var answer chan discovery // nil while nobody is asked
 	for {
-		rescan, changed := s.config.Rescan, s.changed
+		rescan, changed, tick := s.config.Rescan, s.changed, timer.C
 		if answer != nil {
-			rescan, changed = nil, nil // One after the other.
+			rescan, changed, tick = nil, nil, nil // One after the other.
 		}
 		select {
 		case <-ctx.Done():
@@ -96,7 +96,7 @@ func (s *scanner) run(ctx context.Context) error {
 		case <-changed:
 			klog.FromContext(ctx).Info("Rescanning because GPUs or links have changed")
 			answer = s.ask(ctx)
-		case <-timer.C:
+		case <-tick:
 			answer = s.ask(ctx)
 		case <-s.tainted:
 			if err := s.republish(ctx); err != nil {
