@@ -148,7 +148,7 @@ func startClaims(ctx context.Context, config *Config, inventory *inventory, even
 		NodeName: config.Publish.NodeName, StateDir: c.config.StateDir, CDIDir: c.config.CDIDir, Paths: c.config.Paths,
 		Inventory: inventory, Base: c.config.Base, Enforcer: c.config.Enforcer, NRIOffered: func() bool { return c.runner != nil && c.runner.Offered() },
 		GuardDevice: beacon.Device, Containers: listed,
-		Cluster:     prepare.NewCluster(config.Client), Events: recorder, Status: c.status,
+		Cluster: prepare.NewCluster(config.Client), Events: recorder, Status: c.status,
 	})
 	if err != nil {
 		return nil, err

@@ -177,6 +177,10 @@ func TestWatchHealthStatus(t *testing.T) {
 	if got := next(); got.Health != healthv1.HealthStatus_HEALTHY || got.LastUpdatedTime < time.Now().Add(-time.Minute).Unix() {
 		t.Errorf("at first: got %+v", got)
 	}
+	// Before anything changes: the server begins to watch when it gets to the stream.
+	if answer, err := old.Recv(); err != nil || len(answer.Devices) != 1 || answer.Devices[0].Health != healthv1alpha1.HealthStatus_HEALTHY {
+		t.Errorf("v1alpha1: got %+v, %v", answer, err)
+	}
 	p.set(health.Observation{Lost: "it is gone"})
 	if got := next(); got.Health != healthv1.HealthStatus_UNHEALTHY || !strings.HasPrefix(got.Message, "the GPU is lost: it is gone; ") {
 		t.Errorf("lost: got %+v", got)
@@ -184,9 +188,6 @@ func TestWatchHealthStatus(t *testing.T) {
 	p.set(health.Observation{})
 	if got := next(); got.Health != healthv1.HealthStatus_HEALTHY || got.Message != "" {
 		t.Errorf("back: got %+v", got)
-	}
-	if answer, err := old.Recv(); err != nil || len(answer.Devices) != 1 || answer.Devices[0].Health != healthv1alpha1.HealthStatus_HEALTHY {
-		t.Errorf("v1alpha1: got %+v, %v", answer, err)
 	}
 }
 
