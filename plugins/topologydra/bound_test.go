@@ -125,6 +125,17 @@ func TestHopeless(t *testing.T) {
 	}
 }
 
+// TestAskAlways: the option leaves it to the allocator to find out.
+func TestAskAlways(t *testing.T) {
+	t.Parallel()
+	pod := podOf("pod", "c")
+	objects := append(gpuNode(t, "dgx", "dgx1v_8xv100"), gpuClass(""), claimOf("c", gpus("r", 9)), pod)
+	v := newWorld(t, worldConfig{options: Options{AskAlways: true}, objects: objects}).verdicts(pod)
+	if v.hopeless || v.ours.Code() != fwk.UnschedulableAndUnresolvable {
+		t.Errorf("hopeless = %t, Filter: %v %q", v.hopeless, v.ours.Code(), v.ours.Message())
+	}
+}
+
 // TestFilterAgrees compares with the in-tree Filter on random states and demands:
 // what is ruled out without asking it, and what passes before it has run.
 func TestFilterAgrees(t *testing.T) {

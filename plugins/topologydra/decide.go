@@ -31,6 +31,7 @@ type nodePlanner struct {
 	fabrics       *fabricReader
 	planner       *placement.Planner
 	maxCandidates int
+	askAlways     bool
 	budget        time.Duration
 	memo          *lru.Cache
 }
@@ -46,6 +47,7 @@ func newNodePlanner(args *api.TopologyDynamicResourcesArgs, options Options, mat
 		fabrics:       &fabricReader{args: args, options: options, classes: quality.NewCache(0, quality.Options{}), planner: planner},
 		planner:       planner,
 		maxCandidates: int(*args.MaxCandidates),
+		askAlways:     options.AskAlways,
 		budget:        args.PlanBudget.Duration,
 		memo:          lru.New(maxDecisions),
 	}, nil
@@ -149,7 +151,7 @@ func (p *nodePlanner) think(ctx context.Context, q *question) (d *decision, last
 	if !complete {
 		return &decision{fallback: fallbackAlternatives, guaranteed: q.demand.strict(), wanted: q.demand.wanted()}, true, nil
 	}
-	if !q.demand.guaranteed() && p.hopeless(ctx, q, choices) {
+	if !p.askAlways && !q.demand.guaranteed() && p.hopeless(ctx, q, choices) {
 		return &decision{hopeless: true, fallback: fallbackNoFit}, true, nil
 	}
 	for _, pool := range q.node.Pools {

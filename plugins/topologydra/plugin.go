@@ -64,6 +64,10 @@ type Options struct {
 	// projects' tests through the planner.
 	PlanEveryPool bool
 
+	// AskAlways asks the allocator about nodes, too, on which counting shows that
+	// devices are missing. It is for tests that expect the allocator to time out.
+	AskAlways bool
+
 	// SkipProfileCheck leaves out the check of the profile's other plugins.
 	SkipProfileCheck bool
 }

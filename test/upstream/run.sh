@@ -57,10 +57,18 @@ if [ "$#" -gt 0 ]; then
 	exit
 fi
 
+# One test expects the allocator to try until it times out on a node that has a
+# device too few. Our plugin sees that by counting, so this test runs without it.
+timeouts='TestDRA/.*/FilterTimeout'
+
 # One after the other: some tests give a thousand pods 30 seconds, which two API
 # servers on two cores do not keep.
 status=0
-run ga '^GA$' || status=1
-run default '^default$' || status=1
-run all '^all$' || status=1
+run ga '^GA$' -test.skip "$timeouts" || status=1
+run default '^default$' -test.skip "$timeouts" || status=1
+run all '^all$' -test.skip "$timeouts" || status=1
+(
+	export TOPODRA_ASK_ALWAYS=1
+	run timeouts '^(GA|default|all)$' -test.run "$timeouts"
+) || status=1
 exit "$status"
