@@ -41,6 +41,7 @@ func (pl *Plugin) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	if d.settled && pl.mayDefer(c, pod) {
 		c.postponed(object.Name, d)
 		c.record.SetOffer(object.Name, d.offer)
+		d.countObstacles()
 		d.count()
 		return nil
 	}
@@ -84,11 +85,7 @@ func (pl *Plugin) filterArranged(ctx context.Context, state fwk.CycleState, pod 
 		return pl.DynamicResources.Filter(ctx, state, pod, nodeInfo)
 	}
 	node := c.view.Node(name)
-	for i := range d.arrangements {
-		if obstacle := d.arrangements[i].obstacle; obstacle != "" {
-			plan.MaskFallbacks.WithLabelValues(obstacle).Inc()
-		}
-	}
+	d.countObstacles()
 	status := pl.filterInTree(ctx, state, pod, nodeInfo, node, d)
 	switch {
 	case status.IsSuccess():
@@ -115,6 +112,15 @@ func (pl *Plugin) filterInTree(ctx context.Context, state fwk.CycleState, pod *v
 	d.apply(node)
 	defer node.Restore()
 	return pl.DynamicResources.Filter(ctx, state, pod, nodeInfo)
+}
+
+// countObstacles counts the pools whose devices could not be hidden for a guarantee.
+func (d *decision) countObstacles() {
+	for i := range d.arrangements {
+		if obstacle := d.arrangements[i].obstacle; obstacle != "" {
+			plan.MaskFallbacks.WithLabelValues(obstacle).Inc()
+		}
+	}
 }
 
 // count counts what became of the plan.

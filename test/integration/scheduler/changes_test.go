@@ -101,30 +101,47 @@ func TestLinkIsLost(t *testing.T) {
 	s.WantGPUs("after", "changing", "2,3")
 }
 
-// A GPU that the driver takes away while a pod waits for it leaves the pod waiting, and a GPU that comes serves it.
+// A GPU that is lost leaves the pod that waits for it waiting, and a GPU that comes back serves it: while the driver
+// looks at the health of GPUs, and keeps the lost one with a taint, and while it does not, and takes it away.
 func TestGPUGoesAndComes(t *testing.T) {
-	s := bed.Scene(t)
-	m := newMachine(t, 4)
-	m.link(0, 1, "NV4")
-	m.link(2, 3, "NV4")
-	m.write(t)
-	s.AddNode(testbed.Node{Name: "changing", Machine: m.path})
-	s.Occupy("changing", 0, 2)
-	s.Submit(job("job", 2, testbed.Required(api.LevelNVLink, 0)), "changing")
-	s.WaitPending("job", `best if GPUs were freed: NVLink`)
-	small := newMachine(t, 3)
-	small.path = m.path
-	small.link(0, 1, "NV4")
-	small.write(t)
-	s.Rescan("changing")
-	s.WaitAttribute("changing", 0, api.AttrNVLinks, "x40")
-	s.Vacate("changing", 2) // was half of the pair that is gone
-	s.WaitPending("job", `best now: SYS 12 GB/s on node "changing" (GPUs 1,2)`)
-	s.StillPending("job")
-	m.write(t)
-	s.Rescan("changing")
-	s.WaitBound("job")
-	s.WantGPUs("job", "changing", "2,3")
+	for name, tc := range map[string]struct {
+		driverArgs []string
+		gone       func(s *testbed.Scene)
+	}{
+		"tainted": {
+			driverArgs: []string{"--health-period=1s", "--health-clean-looks=1"},
+			gone:       func(s *testbed.Scene) { s.WaitTaint("changing", 3, "gpu.topodra.dev/lost") },
+		},
+		"taken away": {
+			driverArgs: []string{"--health-period=0"},
+			gone:       func(s *testbed.Scene) { s.WaitAttribute("changing", 0, api.AttrNVLinks, "x40") },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := bed.Scene(t)
+			m := newMachine(t, 4)
+			m.link(0, 1, "NV4")
+			m.link(2, 3, "NV4")
+			m.write(t)
+			s.AddNode(testbed.Node{Name: "changing", Machine: m.path, DriverArgs: tc.driverArgs})
+			s.Occupy("changing", 0, 2)
+			s.Submit(job("job", 2, testbed.Required(api.LevelNVLink, 0)), "changing")
+			s.WaitPending("job", `best if GPUs were freed: NVLink`)
+			small := newMachine(t, 3)
+			small.path = m.path
+			small.link(0, 1, "NV4")
+			small.write(t)
+			s.Rescan("changing")
+			tc.gone(s)
+			s.Vacate("changing", 2) // was half of the pair that is gone
+			s.WaitPending("job", `best now: SYS 12 GB/s on node "changing" (GPUs 1,2)`)
+			s.StillPending("job")
+			m.write(t)
+			s.Rescan("changing")
+			s.WaitBound("job")
+			s.WantGPUs("job", "changing", "2,3")
+		})
+	}
 }
 
 // A node that joins with better links serves a pod that waits.

@@ -44,13 +44,13 @@ func TestMetrics(t *testing.T) {
 	if got := delta("topodra_mask_fallbacks_total", `reason="allocation_mode_all"`); got != 1 {
 		t.Errorf("%v fallbacks for allocation mode All, want 1", got)
 	}
-	s.Submit(job("unplanned", 7, nil), weave)
-	s.WaitPending("unplanned", "0/")
-	if got := delta("topodra_plans_total", `result="unplanned"`); got < 1 {
-		t.Errorf("%v nodes were unplanned, want 1 or more: the claim does not fit", got)
+	s.Submit(job("too-many", 7, nil), weave)
+	s.WaitPending("too-many", "cannot allocate all claims")
+	if got := delta("topodra_plans_total", `result="ruled_out"`); got < 1 {
+		t.Errorf("%v nodes were ruled out, want 1 or more: GPUs are missing", got)
 	}
-	if got := s.Metrics(t).Sum("topodra_plan_fallbacks_total"); got < 1 {
-		t.Errorf("%v fallbacks by reason, want 1 or more", got)
+	if !s.Metrics(t).Has("topodra_plan_unsettled_total") || s.Metrics(t).Sum("topodra_plan_unsettled_total") != 0 {
+		t.Error("answers of the allocator that did not hold have to be reported, as 0")
 	}
 	if !s.Metrics(t).Has("topodra_plan_mismatches_total") || s.Metrics(t).Sum("topodra_plan_mismatches_total") != 0 {
 		t.Error("mismatches have to be reported, as 0")

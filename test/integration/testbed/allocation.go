@@ -163,6 +163,28 @@ func (s *Scene) WaitAttribute(node string, position int, name resourceapi.Qualif
 	})
 }
 
+// WaitTaint waits until a GPU of a node has a taint with the key.
+func (s *Scene) WaitTaint(node string, position int, key string) {
+	s.t.Helper()
+	s.Eventually(func(ctx context.Context) string {
+		pools, err := s.pools(ctx)
+		if err != nil {
+			return err.Error()
+		}
+		for pool, device := range pools {
+			index := device.Attributes[api.AttrIndex].IntValue
+			if pool.driver != api.DriverName || device.node != node || index == nil || *index != int64(position) {
+				continue
+			}
+			if slices.ContainsFunc(device.Taints, func(taint resourceapi.DeviceTaint) bool { return taint.Key == key }) {
+				return ""
+			}
+			return fmt.Sprintf("GPU %d of node %q has taints %v, not %q", position, node, device.Taints, key)
+		}
+		return fmt.Sprintf("node %q has no GPU %d", node, position)
+	})
+}
+
 // deviceKey identifies a device in the cluster.
 type deviceKey struct{ driver, pool, device string }
 
