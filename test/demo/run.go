@@ -39,6 +39,9 @@ const (
 	oursName  = api.SchedulerName
 	// defaultSchedulerName is what the stock scheduler answers to.
 	defaultSchedulerName = "default-scheduler"
+	// classesDir holds the DeviceClasses, below the manifests. Elsewhere there are files that are no objects yet, such as
+	// the chart's.
+	classesDir = "base"
 	// schedulerConfigFile is the configuration that the project ships, below the manifests.
 	schedulerConfigFile = "scheduler/scheduler-config.yaml"
 )
@@ -108,7 +111,7 @@ func (r *runner) failWithCluster(ctx context.Context) (context.Context, context.
 
 // addNodes makes the nodes, starts their drivers and waits for what they publish.
 func (r *runner) addNodes(ctx context.Context) error {
-	if err := r.cluster.Apply(ctx, []string{r.cfg.ManifestsDir}, "DeviceClass"); err != nil {
+	if err := r.cluster.Apply(ctx, []string{filepath.Join(r.cfg.ManifestsDir, classesDir)}, "DeviceClass"); err != nil {
 		return fmt.Errorf("creating the DeviceClasses: %w", err)
 	}
 	for _, n := range r.cfg.Nodes {
