@@ -141,27 +141,7 @@ func (s *Store) SetAside(now time.Time) (string, error) {
 	if err := os.Rename(s.Path(), aside); err != nil {
 		return "", fmt.Errorf("setting checkpoint aside: %w", err)
 	}
-	return aside, errors.Join(s.pruneAside(), atomicfile.SyncDir(s.dir))
-}
-
-// pruneAside removes all but the newest files that were set aside.
-func (s *Store) pruneAside() error {
-	entries, err := os.ReadDir(s.dir) // in order of name, which is order of time
-	if err != nil {
-		return fmt.Errorf("listing old checkpoints: %w", err)
-	}
-	var names []string
-	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), asidePrefix) {
-			names = append(names, entry.Name())
-		}
-	}
-	var errs []error
-	for len(names) > maxAside {
-		errs = append(errs, os.Remove(filepath.Join(s.dir, names[0])))
-		names = names[1:]
-	}
-	return errors.Join(errs...)
+	return aside, errors.Join(atomicfile.KeepNewest(s.dir, asidePrefix, maxAside), atomicfile.SyncDir(s.dir))
 }
 
 // BootIDPath is where Linux tells one boot from the next.

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/topodra/topodra/internal/atomicfile"
@@ -61,7 +60,7 @@ func (s *Store) Load(bootID string, now time.Time) (document *Document, problem,
 		if err := os.Rename(s.Path(), aside); err != nil {
 			return nil, nil, fmt.Errorf("setting aside the health of GPUs: %w", err)
 		}
-		return NewDocument(s.nodeName, bootID), fmt.Errorf("%w; the file is set aside as %q", problem, aside), s.prune()
+		return NewDocument(s.nodeName, bootID), fmt.Errorf("%w; the file is set aside as %q", problem, aside), atomicfile.KeepNewest(s.dir, asidePrefix, maxAside)
 	}
 	if document.BootID != bootID {
 		fresh := NewDocument(s.nodeName, bootID)
@@ -69,26 +68,6 @@ func (s *Store) Load(bootID string, now time.Time) (document *Document, problem,
 		document = fresh
 	}
 	return document, nil, nil
-}
-
-// prune removes all but the newest files that were set aside.
-func (s *Store) prune() error {
-	entries, err := os.ReadDir(s.dir) // in order of name, which is order of time
-	if err != nil {
-		return fmt.Errorf("listing old files on the health of GPUs: %w", err)
-	}
-	var names []string
-	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), asidePrefix) {
-			names = append(names, entry.Name())
-		}
-	}
-	var errs []error
-	for len(names) > maxAside {
-		errs = append(errs, os.Remove(filepath.Join(s.dir, names[0])))
-		names = names[1:]
-	}
-	return errors.Join(errs...)
 }
 
 // Save replaces the file. Calls are made one at a time.

@@ -124,3 +124,25 @@ func ignoreMissing(err error) error {
 	}
 	return err
 }
+
+// KeepNewest removes the entries of dir that start with prefix, but for the last keep
+// of them in the order of their names. It is for files that were set aside under the
+// time of day.
+func KeepNewest(dir, prefix string, keep int) error {
+	entries, err := os.ReadDir(dir) // in order of name
+	if err != nil {
+		return fmt.Errorf("listing files that were set aside: %w", err)
+	}
+	var names []string
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), prefix) {
+			names = append(names, entry.Name())
+		}
+	}
+	var errs []error
+	for len(names) > keep {
+		errs = append(errs, os.Remove(filepath.Join(dir, names[0])))
+		names = names[1:]
+	}
+	return errors.Join(errs...)
+}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -166,5 +167,33 @@ func requireNames(t *testing.T, dir string, want ...string) {
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got files %q in %q, want %q", got, dir, want)
+	}
+}
+
+// TestKeepNewest: the last by name stay, and so does everything that is called otherwise.
+func TestKeepNewest(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"aside-3", "aside-1", "aside-2", "other-0", "asid"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := KeepNewest(dir, "aside-", 2); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, entry := range entries {
+		got = append(got, entry.Name())
+	}
+	if want := "asid aside-2 aside-3 other-0"; strings.Join(got, " ") != want {
+		t.Errorf("left are %q, want %q", got, want)
+	}
+	if err := KeepNewest(filepath.Join(dir, "missing"), "aside-", 2); err == nil {
+		t.Error("a directory that is not there is no error")
 	}
 }

@@ -81,20 +81,7 @@ func refusalMessage(record *plan.Record) string {
 
 // wantedText describes what a policy requires.
 func wantedText(count int, p policy) string {
-	text := fmt.Sprintf("%d GPUs", count)
-	switch p.Level {
-	case placement.LevelNVLink:
-		text += " over NVLink"
-	case placement.LevelPCIe:
-		text += " below one PCIe host bridge"
-	case placement.LevelNUMA:
-		text += " within one NUMA node"
-	case placement.LevelAny:
-	}
-	if p.MinMBps > 0 {
-		text += fmt.Sprintf(" at %.0f GB/s", p.MinMBps.GBps())
-	}
-	return text
+	return fmt.Sprintf("%d GPUs", count) + p.Links()
 }
 
 // foundText describes one set.

@@ -13,7 +13,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/test/integration/testbed"
@@ -114,28 +113,7 @@ func apply(t *testing.T, s *testbed.Scene, dir string) {
 		t.Fatalf("%q has no manifests (%v)", dir, err)
 	}
 	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for document := range strings.SplitSeq(string(data), "\n---\n") {
-			var object map[string]any
-			if err := yaml.Unmarshal([]byte(document), &object); err != nil {
-				t.Fatalf("reading %q: %v", file, err)
-			}
-			metadata, ok := object["metadata"].(map[string]any)
-			if !ok {
-				t.Fatalf("reading %q: a document has no metadata", file)
-			}
-			metadata["namespace"] = s.Namespace
-			changed, err := yaml.Marshal(object)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Cluster.ApplyYAML(t.Context(), changed); err != nil {
-				t.Fatalf("applying %q: %v", file, err)
-			}
-		}
+		s.ApplyFile(file)
 	}
 }
 

@@ -439,7 +439,7 @@ func TestMigration(t *testing.T) {
 		t.Run(c.file, func(t *testing.T) {
 			s := bed.Scene(t)
 			endWorkloads(t, s)
-			applyFile(t, s, filepath.Join(s.Root, "manifests/migration", c.file+".yaml"))
+			s.ApplyFile(filepath.Join(s.Root, "manifests/migration", c.file+".yaml"))
 			if c.pods == 0 { // nobody here serves its class; that the API server takes it is what is tested
 				return
 			}

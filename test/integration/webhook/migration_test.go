@@ -5,44 +5,14 @@ package webhook
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
-	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/topodra/topodra/api"
 	"github.com/topodra/topodra/test/integration/testbed"
 )
-
-// applyFile creates the objects of a manifest in the namespace of the scene.
-func applyFile(t *testing.T, s *testbed.Scene, file string) {
-	t.Helper()
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for document := range strings.SplitSeq(string(data), "\n---\n") {
-		var object map[string]any
-		if err := yaml.Unmarshal([]byte(document), &object); err != nil {
-			t.Fatalf("reading %q: %v", file, err)
-		}
-		metadata, ok := object["metadata"].(map[string]any)
-		if !ok {
-			t.Fatalf("reading %q: a document has no metadata", file)
-		}
-		metadata["namespace"] = s.Namespace
-		changed, err := yaml.Marshal(object)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Cluster.ApplyYAML(t.Context(), changed); err != nil {
-			t.Fatalf("applying %q: %v", file, err)
-		}
-	}
-}
 
 // migrated says what is missing until so many pods are bound by our scheduler, each with a claim that takes what is wanted.
 func migrated(ctx context.Context, s *testbed.Scene, pods int, want string) string {

@@ -92,18 +92,5 @@ func DescribePolicy(p placement.Policy) string {
 	if p.Mode != placement.Required {
 		return ""
 	}
-	text := "required"
-	switch p.Level {
-	case placement.LevelNVLink:
-		text += " over NVLink"
-	case placement.LevelPCIe:
-		text += " below one PCIe host bridge"
-	case placement.LevelNUMA:
-		text += " within one NUMA node"
-	case placement.LevelAny:
-	}
-	if p.MinMBps > 0 {
-		text += fmt.Sprintf(" at %.0f GB/s", p.MinMBps.GBps())
-	}
-	return text
+	return "required" + p.Links()
 }
